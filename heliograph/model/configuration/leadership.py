@@ -99,6 +99,11 @@ def following(epoch: int) -> int:
     return epoch + (1 if epoch < EPOCHS_IN_MS else EPOCHS_IN_MS_STEP)
 
 
+def preceding(epoch: int) -> int:
+    """The epoch that this one follows."""
+    return epoch - (1 if epoch - EPOCHS_IN_MS_STEP < EPOCHS_IN_MS else EPOCHS_IN_MS_STEP)
+
+
 def leadership(name: str) -> str:
     """name: `tenant/namespace`, or as `subscription_name` makes it."""
     return (SUBSCRIPTIONS if is_subscription(name) else LEADERSHIP) + name

@@ -28,7 +28,7 @@ from heliograph.kv.metadata_store import (
     rows_under,
 )
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
-from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
+from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership, following, preceding
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
@@ -378,7 +378,7 @@ class Conductor:
                 return with_report(op, closed_ms=began).waits(silent)
         elif record.active != op.target:
             raise NotAllowed(f"{op.namespace} is active in {record.active} by now: cancel this, and begin anew")
-        epoch_before = record.epoch if record.active == op.source else record.epoch - 1
+        epoch_before = record.epoch if record.active == op.source else preceding(record.epoch)
         return op.passed(text, self._wall_ms(), closed_ms=began, closing_ms=record.since_ms, epoch_before=epoch_before)
 
     async def _deliver(self, op: Operation) -> Operation:
@@ -422,7 +422,7 @@ class Conductor:
             name: {origin: position for origin, position in topic["vector"].items() if origin.startswith(number)}
             for name, topic in sorted(found["topics"].items())
         }
-        prefix, names = boundary_prefix(op.namespace, int(op.report["epoch_before"]) + 1), list(rows)
+        prefix, names = boundary_prefix(op.namespace, following(int(op.report["epoch_before"]))), list(rows)
         start = 0
         for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
             part = {
@@ -594,11 +594,11 @@ class Conductor:
     async def _last_boundary(self, namespace: str, returned: str) -> tuple[dict[str, Any], int]:
         """What the other region held when it took over from the one that came back. Raises NotFound."""
         record, _ = await self.switching.get(namespace)
-        for epoch in range(record.epoch, 0, -1):
+        known = (await self.away(namespace)).get(returned, ())
+        if epoch := max((epoch for epoch in known if epoch <= record.epoch), default=0):
             prefix = boundary_prefix(namespace, epoch)
             rows = [json.loads(value) for _, value, _ in await rows_under(self._store, prefix)]
-            if rows and rows[0]["source"] == returned:
-                return {name: held for row in rows for name, held in row["topics"].items()}, epoch
+            return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(
             f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring "
             "what is missing"

@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import ABSENT, Check
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, writer
+from heliograph.model.configuration.leadership import (
+    DRAINING,
+    EPOCHS_IN_MS,
+    EPOCHS_IN_MS_STEP,
+    FENCED,
+    FLOOR,
+    OPEN,
+    Leadership,
+    following,
+    leadership,
+    preceding,
+    writer,
+)
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
@@ -426,6 +439,31 @@ def test_where_another_region_took_over_since_a_rejoin_says_so() -> None:
     run_alone(main())
 
 
+def test_epochs_of_a_restore_are_far_apart_and_a_rejoin_finds_its_own_at_once() -> None:
+    class Counting(EmbeddedStore):
+        reads = 0
+
+        async def range(self, *of: Any, **more: Any) -> Any:
+            self.reads += 1
+            assert self.reads < 1000, "one read an epoch"
+            return await super().range(*of, **more)
+
+    async def main() -> None:
+        for epoch in (1, EPOCHS_IN_MS - 1, EPOCHS_IN_MS, 1_700_000_000_000):
+            assert preceding(following(epoch)) == epoch
+        world = World(Counting())
+        await world.store.put(FLOOR, b"1700000000000")
+        await world.begin()
+        with pytest.raises(NotFound, match="no failover of t/n away from eu is on record"):
+            await world.conductor.begin("rejoin", NS, "eu", "op")
+        await steps(world, "failover")
+        assert await world.conductor.away(NS) == {"us": [(await world.leadership()).epoch]}
+        world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
+        assert "only when eu took over" in (await steps(world, "rejoin", "us")).steps[1][2]
+
+    run_alone(main())
+
+
 def test_a_tail_too_long_for_one_request_is_counted_piece_by_piece() -> None:
     async def main() -> None:
         world = World()
@@ -507,9 +545,12 @@ def test_nothing_is_flipped_to_a_region_that_has_left(monkeypatch: pytest.Monkey
     run_alone(main())
 
 
-def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
+@pytest.mark.parametrize("restored", (False, True))
+def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin(restored: bool) -> None:
     async def main() -> None:
         world = World()
+        if restored:
+            await world.store.put(FLOOR, b"1700000000000")
         await world.begin()
         await world.conductor.begin("failover", NS, "eu", "op")
         await world.store.delete(writer("us", "b", 1))
@@ -518,7 +559,9 @@ def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
         await world.conductor.cancel(NS)
         await world.obey("us")
         await steps(world, "switchover", "eu")
-        assert (await world.leadership()).epoch == 2 and await world.conductor.away(NS) == {}
+        epoch = (await world.leadership()).epoch
+        assert epoch == (1_700_000_000_000 + 2 * EPOCHS_IN_MS_STEP if restored else 2)
+        assert await world.conductor.away(NS) == {}
 
     run_alone(main())
 
