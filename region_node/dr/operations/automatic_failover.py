@@ -218,7 +218,10 @@ class AutomaticFailover:
         if record is None or wanted is None:
             self._unsettled.pop(namespace, None)
             return False
-        if not self._lost(record, wanted):
+        if record.state != OPEN and self._silent.lost_s(record.active) >= wanted.after_s:
+            if namespace not in self._unsettled:
+                self._say(namespace, f"it is closed for {record.to}: finish what moves it, or cancel that")
+        elif not self._lost(record, wanted):
             self.said.pop(namespace, None)
         elif why := self.held(namespace):
             self._say(namespace, why)
@@ -299,7 +302,7 @@ class AutomaticFailover:
             del self._waiting[op.namespace]
         found, _ = await self._conductor().operation(op.namespace)
         if found is not None and found.id == op.id and found.step == op.step and found.running:
-            await self._conductor().cancel(op.namespace)
+            await self._conductor().cancel(op.namespace, op.id)
             self._note("failover.given_up", op, because=why)
 
     # -- the decision --------------------------------------------------------------------------------------------------

@@ -11,14 +11,17 @@ Source: docs/operating/disaster-recovery.md, "Automatic failover".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from heliograph.kv.metadata_store import TTL_MS_MAX, MetadataStore, Put
 from heliograph.model.configuration.configuration_records import _Value
-from heliograph.model.errors import NotAllowed
+from heliograph.model.errors import CorruptData, NotAllowed
 from region_node.dr.operations import namespace_facts
+
+log = logging.getLogger("region_node.dr")
 
 AUTOMATIC = "/dr/automatic/"
 HOLDS = "/dr/holds"
@@ -140,7 +143,11 @@ async def hold_behind_move(store: MetadataStore, namespace: str, text: str, now_
     """What the write that moves a namespace puts, too; none where it is not failed over by itself. text: which move."""
     if (found := await store.get(automatic(namespace))) is None:
         return []
-    hold_s = Automatic.decode(found[0]).hold_s
+    try:
+        hold_s = Automatic.decode(found[0]).hold_s
+    except CorruptData as error:  # the namespace is closed by now, and is to be opened
+        log.error("failover.automatic_unreadable", extra={"namespace": namespace, "error": str(error)})
+        hold_s = HOLD_S
     lease = await store.grant(int(hold_s * 1000))
     made = Hold(for_s=hold_s, why=f"a {text} holds it", since_ms=now_ms)
     return [Put(moved_key(namespace), made.encode(), lease=lease)]

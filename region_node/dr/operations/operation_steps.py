@@ -229,10 +229,12 @@ class Conductor:
         """What the region knows of the namespace's topics, as it is asked. Raises HeliographError."""
         return await self._facts(region, namespace)
 
-    async def cancel(self, namespace: str) -> Operation:
-        """The active region goes on as before. Raises NotFound, NotAllowed."""
+    async def cancel(self, namespace: str, number: int | None = None) -> Operation:
+        """The active region goes on as before. number: of the operation; None: whichever is under way. Raises NotFound,
+        NotAllowed.
+        """
         found, version = await self.operation(namespace)
-        if found is None or not found.running:
+        if found is None or not found.running or number not in (None, found.id):
             raise NotFound(f"no operation of {namespace} is under way")
         ended = found.cancelled(self._wall_ms())
         await self._reopen(found)

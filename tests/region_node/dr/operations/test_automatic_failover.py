@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from heliograph.model.configuration.leadership import FENCED, OPEN, Leadership, leadership
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import automatic_failover
 from region_node.dr.operations.automatic_failover import AutomaticFailover, majority
@@ -373,6 +373,19 @@ def test_another_region_takes_a_colleagues_place_only_where_that_does_not_go_on(
         op, record = await instance.operation(), instance.leadership()
         assert op is not None and (op.id, op.target, op.state) == (count, active, DONE)
         assert (record.active, record.epoch) == (active, 2)
+
+    with_instance(test)
+
+
+def test_what_somebody_has_closed_says_so_where_its_region_is_lost() -> None:
+    async def test(instance: Instance) -> None:
+        draining = instance.leadership()
+        draining = replace(draining, state=DRAINING, to="eu")
+        await instance.store.put(leadership(NS), draining.encode())
+        await instance.lose("us")
+        await asyncio.sleep(60)
+        assert instance.leadership() == draining and await instance.operation() is None
+        assert instance.said("eu") == "it is closed for eu: finish what moves it, or cancel that"
 
     with_instance(test)
 

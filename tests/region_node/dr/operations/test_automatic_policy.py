@@ -89,6 +89,17 @@ def test_every_move_of_such_a_namespace_holds_it_and_of_no_other(kind: str) -> N
     run_alone(main())
 
 
+def test_a_move_does_not_end_at_what_cannot_be_read() -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        await world.store.put(automatic(NS), b"no JSON")
+        await steps(world, "failover")
+        assert await held(world.store, NS) == "a failover to eu holds it for 600 s"
+
+    run_alone(main())
+
+
 def test_a_flip_that_waits_leaves_no_lease_behind() -> None:
     async def main() -> None:
         world = World()

@@ -248,7 +248,9 @@ def test_cancelled_before_the_flip_the_region_goes_on() -> None:
         await world.conductor.advance(NS)
         await world.conductor.advance(NS)
         assert (await world.leadership()).state == DRAINING
-        assert (await world.conductor.cancel(NS)).state == "cancelled"
+        with pytest.raises(NotFound):
+            await world.conductor.cancel(NS, 7)
+        assert (await world.conductor.cancel(NS, 1)).state == "cancelled"
         record = await world.leadership()
         assert (record.active, record.state, record.epoch) == ("us", OPEN, 1)
         with pytest.raises(NotFound):
