@@ -6,7 +6,8 @@ have been given out since the backup are passed over. A region's epoch may come 
 raise it again where their metadata is another than the one it was raised for, and a topic's own epoch never falls. What
 may have ended since, or gone on, is not obeyed as it stands: a tombstone may be of a topic that was purged, and made
 again, and asks first; a leadership may have moved, and asks which region is the active one; an operation that was under
-way is cancelled. No epoch of a leadership comes twice, also of those that were made since.
+way is cancelled; what failed over by itself may have been told not to, or was held, and asks. No epoch of a leadership
+comes twice, also of those that were made since.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from heliograph.model.errors import CorruptData
 
 NUMBERS_MARGIN = 1000
 EPOCHS_MARGIN = 1_000_000
-DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, keys.OPERATIONS)
+DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, keys.OPERATIONS, keys.AUTOMATIC)
 """Begin the keys of which an older state is not obeyed as it stands."""
 WHY = "the configuration was restored from a backup"
 
@@ -84,6 +85,8 @@ def restored_value(key: str, value: bytes, now_ms: int, why: str = WHY) -> bytes
             return str(_epoch(int(value), now_ms)).encode()
         if key.startswith(keys.OPERATIONS):
             return _cancelled(value, why)
+        if key.startswith(keys.AUTOMATIC):
+            return json.dumps({**json.loads(value), "asks": why}, sort_keys=True).encode()
     except (CorruptData, KeyError, ValueError, TypeError):
         pass
     return value

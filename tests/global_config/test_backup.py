@@ -6,7 +6,7 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from global_config import keys
-from global_config.backup import EPOCHS_MARGIN, restored_counters, restored_rows
+from global_config.backup import EPOCHS_MARGIN, WHY, restored_counters, restored_rows
 from heliograph.kv.engine.table_rows import Row
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import (
@@ -22,6 +22,7 @@ from heliograph.model.configuration.leadership import (
 from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching, closing, flipped, reopened
 from region_node.dr.leadership.write_gates import Writing
+from region_node.dr.operations.automatic_policy import Automatic, automatic, operators_key
 from region_node.dr.operations.operation import CANCELLED, FAILOVER, Operation, operation_key
 
 NAME = "t/n"
@@ -135,6 +136,17 @@ def test_an_operation_that_was_under_way_is_cancelled_and_one_that_was_done_stay
     cancelled = Operation.decode(found[operation_key("t/a")])
     assert cancelled.state == CANCELLED and "backup" in cancelled.waiting and cancelled.id == 4
     assert found[operation_key("t/b")] == done.encode() and found[operation_key("t/c")] == b"{}"
+
+
+def test_what_failed_over_by_itself_asks_whether_it_still_is_to() -> None:
+    rows = [
+        (automatic("t/a"), (Automatic(after_s=30.0, to=("eu",)).encode(), 1, 0)),
+        (automatic("t/b"), (b"no JSON", 1, 0)),
+        (operators_key("t/a"), (b"", 1, 7)),
+    ]
+    found = dict(restored_rows(rows, 0))
+    assert Automatic.decode(found[automatic("t/a")]) == Automatic(after_s=30.0, to=("eu",), asks=WHY)
+    assert found[automatic("t/b")] == b"no JSON" and operators_key("t/a") not in found, "a hold ends with its lease"
 
 
 def test_a_subscription_goes_on_where_the_backup_says_under_another_epoch() -> None:

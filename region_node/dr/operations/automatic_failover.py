@@ -19,6 +19,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from global_config.keys import AUTOMATIC
 from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore
 from heliograph.model.configuration.leadership import OPEN, Leadership, is_subscription
 from heliograph.model.errors import CorruptData, HeliographError
@@ -29,7 +30,6 @@ from heliograph.runtime.throttle import RowPace
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.automatic_policy import (
-    AUTOMATIC,
     BY,
     HOLDS,
     Automatic,
@@ -206,7 +206,7 @@ class AutomaticFailover:
         pace = RowPace()
         for namespace, found in list(self.known.items()):
             await pace.row()
-            if (record := self._record(namespace)) is not None:
+            if not found.asks and (record := self._record(namespace)) is not None:
                 wanted.setdefault(record.active, set()).add(found.after_s)
                 if record.to:
                     wanted.setdefault(record.to, set())
@@ -218,7 +218,9 @@ class AutomaticFailover:
         if record is None or wanted is None:
             self._unsettled.pop(namespace, None)
             return False
-        if record.state != OPEN and self._silent.lost_s(record.active) >= wanted.after_s:
+        if wanted.asks:
+            self.said.pop(namespace, None)
+        elif record.state != OPEN and self._silent.lost_s(record.active) >= wanted.after_s:
             if namespace not in self._unsettled:
                 self._say(namespace, f"it is closed for {record.to}: finish what moves it, or cancel that")
         elif not self._lost(record, wanted):
@@ -232,7 +234,7 @@ class AutomaticFailover:
         return namespace in self._unsettled
 
     def _lost(self, record: Leadership, wanted: Automatic) -> bool:
-        return record.state == OPEN and self._silent.lost_s(record.active) >= wanted.after_s
+        return record.state == OPEN and not wanted.asks and self._silent.lost_s(record.active) >= wanted.after_s
 
     async def _look_at(self, namespace: str) -> None:
         try:
@@ -449,7 +451,7 @@ class AutomaticFailover:
             "by": found.by,
             "held": self.held(namespace),
             "lost_s": 0.0 if record is None else self._silent.lost_s(record.active),
-            "said": self.said.get(namespace, ""),
+            "said": f"{found.asks}: set it anew, or off" if found.asks else self.said.get(namespace, ""),
         }
 
     def samples(self) -> Iterator[Sample]:

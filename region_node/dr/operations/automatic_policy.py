@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from global_config.keys import AUTOMATIC
 from heliograph.kv.metadata_store import TTL_MS_MAX, MetadataStore, Put
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, NotAllowed
@@ -23,7 +24,6 @@ from region_node.dr.operations import namespace_facts
 
 log = logging.getLogger("region_node.dr")
 
-AUTOMATIC = "/dr/automatic/"
 HOLDS = "/dr/holds"
 """Begins the keys of all holds."""
 ALL_HELD = f"{HOLDS}-all"
@@ -50,6 +50,8 @@ class Automatic(_Value):
     risk_s: float | None = None
     """The same of one which the oldest of them had kept waiting for longer when the active region was heard last."""
     by: str = ""
+    asks: str = ""
+    """Why it does not until somebody sets it again; "": it does."""
 
     def check(self, regions: tuple[str, ...], lease_s: float) -> None:
         """Raises NotAllowed where a number, or a region, cannot be. regions: the namespace's; lease_s: a broker's."""

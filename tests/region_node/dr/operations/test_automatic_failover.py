@@ -390,6 +390,22 @@ def test_what_somebody_has_closed_says_so_where_its_region_is_lost() -> None:
     with_instance(test)
 
 
+def test_what_asks_whether_it_still_is_to_moves_nothing_until_it_is_set_again() -> None:
+    async def test(instance: Instance) -> None:
+        wanted = Automatic(after_s=AFTER_S, asks="restored")
+        await instance.store.put(automatic(NS), wanted.encode())
+        await instance.lose("us")
+        await asyncio.sleep(60)
+        assert instance.leadership().epoch == 1
+        status = instance.of("eu")[0].automatic.status(NS)
+        assert status is not None and status["said"] == "restored: set it anew, or off"
+        await instance.store.put(automatic(NS), replace(wanted, asks="").encode())
+        await asyncio.sleep(60)
+        assert instance.leadership().epoch == 2
+
+    with_instance(test)
+
+
 def test_two_that_are_lost_of_three_leave_no_majority() -> None:
     async def test(instance: Instance) -> None:
         await instance.lose("us")
