@@ -324,9 +324,10 @@ class AutomaticFailover:
         others = [region for region in self._regions_of(namespace) if region != source]
         said = await self._said(source, others, wanted.after_s)
         if not majority(said.silent, others):
+            mute = f"; nothing is said by {', '.join(said.mute[:3])}: is its admin_port off?" if said.mute else ""
             return (
                 f"of {', '.join(others)} only {', '.join(said.silent) or 'nobody'} says that nothing came from "
-                f"{source} for {wanted.after_s:g} s: no majority"
+                f"{source} for {wanted.after_s:g} s: no majority{mute}"
             )
         target, facts, passed = await self._target(namespace, wanted, source, said.there)
         if target != self._region or facts is None:

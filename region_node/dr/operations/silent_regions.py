@@ -44,11 +44,13 @@ class Vote(_Value):
 class Said:
     """silent: regions whose every broker says so; there: those of which somebody says anything at all. checks: fail
     where it is otherwise by the time of a write, or this broker has lost its lease; none: it has said nothing itself.
+    mute: brokers with a lease that say nothing, of those regions.
     """
 
     silent: list[str]
     there: list[str]
     checks: list[Check]
+    mute: list[str]
 
 
 class SilentRegions:
@@ -161,10 +163,13 @@ class SilentRegions:
             async for rows in pages_under(self._store, keys.SILENCES)
             for key, value, version in rows
         }
+        mute = list[str]()
         silent, there, own = list[str](), list[str](), None if self._told is None else self._told[2]
         checks = {} if own is None else {own.key: own}
         for other in others:
-            found = [votes.get(f"{other}/{lease}") for lease in await self._switching.writers(other)]
+            leases = await self._switching.writers(other)
+            found = [votes.get(f"{other}/{lease}") for lease in leases]
+            mute += [f"{lease} of {other}" for lease, vote in zip(leases, found, strict=True) if vote is None]
             told = [vote for vote in found if vote is not None]
             if told:
                 there.append(other)
@@ -173,4 +178,4 @@ class SilentRegions:
                 checks.update({check.key: check for _, check in told[:_CHECKED]})
         if await self._switching.writers(region):
             silent.clear()
-        return Said(silent, there, list(checks.values()) if own is not None else [])
+        return Said(silent, there, list(checks.values()) if own is not None else [], mute)

@@ -119,6 +119,17 @@ def test_a_broker_that_hears_it_speaks_for_its_whole_region() -> None:
     with_instance(test, "us", "eu", brokers=2)
 
 
+def test_a_broker_that_takes_no_part_is_named() -> None:
+    async def test(instance: Instance) -> None:
+        await instance.of("eu")[1].automatic.stop()
+        await instance.lose("us")
+        await asyncio.sleep(60)
+        assert instance.leadership().epoch == 1
+        assert "no majority; nothing is said by eu-1." in instance.said("eu")
+
+    with_instance(test, "us", "eu", brokers=2)
+
+
 def test_silence_that_is_interrupted_begins_anew() -> None:
     async def test(instance: Instance) -> None:
         await instance.lose("us")
