@@ -26,7 +26,7 @@ def tell_change(callback: WatchCallback, key: str, value: bytes | None, version:
     """One change, to whoever watches. What cannot be read keeps nothing behind it back, and ends no connection."""
     try:
         callback(key, value, version)
-    except (CorruptData, ValueError, TypeError, LookupError) as error:
+    except (CorruptData, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         log.error("metadata.unreadable", extra={"key": key, "error": str(error)}, exc_info=error)
 
 

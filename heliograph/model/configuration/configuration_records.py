@@ -49,7 +49,7 @@ class _Value:
             fields = cls._earlier(fields)
             known = cls.__dataclass_fields__  # type: ignore[attr-defined]
             return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in known})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptData(f"{cls.__name__}: {error}") from error
 
     @classmethod

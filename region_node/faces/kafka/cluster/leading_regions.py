@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 from urllib.parse import quote, unquote
 
@@ -88,13 +90,17 @@ def leader_epoch(epoch: int, *, led: bool) -> int:
 class _Told:
     """What one broker of another region has told."""
 
-    __slots__ = ("info", "region")
+    __slots__ = ("listeners", "owned", "region")
 
     def __init__(self, region: str, info: KafkaBrokerInfo) -> None:
-        self.region, self.info = region, info
+        self.region, self.listeners = region, info.listeners
+        self.owned = {namespace: sorted(map(tuple, rows)) for namespace, rows in info.owns.items()}
+        """Namespace -> its ranges, by where they begin."""
 
     def owns(self, namespace: str, number: int) -> bool:
-        return any(low <= number < high for low, high in self.info.owns.get(namespace, ()))
+        rows = self.owned.get(namespace, [])
+        at = bisect_right(rows, number, key=itemgetter(0))
+        return at > 0 and number < rows[at - 1][1]
 
 
 class LeadingRegions:
@@ -146,11 +152,8 @@ class LeadingRegions:
         if value is None or region == self._region:
             return
         try:
-            info = KafkaBrokerInfo.decode(value)
-            for tls in (False, True):
-                node_of(info.listeners, tls)
-            self._told[key] = _Told(region, info)
-        except (CorruptData, ValueError) as error:
+            self._told[key] = _Told(region, KafkaBrokerInfo.decode(value))
+        except CorruptData as error:
             log.warning("kafka.broker_not_read", extra={"key": key, "error": str(error)})
 
     # -- numbers -------------------------------------------------------------------------------------------------------
@@ -294,19 +297,19 @@ class LeadingRegions:
         """The broker of another region that owns a topic (its full name), or one that will say who does; None: none of
         its brokers is there.
         """
-        found = [told for told in self._told.values() if told.region == region and node_of(told.info.listeners, tls)]
+        found = [told for told in self._told.values() if told.region == region and node_of(told.listeners, tls)]
         if not found:
             return None
         number = topic_hash(topic)
         told = next((told for told in found if told.owns(namespace, number)), found[number % len(found)])
-        return self.node(told.info.listeners, tls, region)
+        return self.node(told.listeners, tls, region)
 
     def others(self, tls: bool) -> list[KafkaNode]:
         """Living brokers of the other regions, by number."""
         nodes: list[KafkaNode] = []
         for region in dict.fromkeys(told.region for told in self._told.values()):
             of_region = (
-                self.node(told.info.listeners, tls, region) for told in self._told.values() if told.region == region
+                self.node(told.listeners, tls, region) for told in self._told.values() if told.region == region
             )
             found = sorted((node for node in of_region if node is not None), key=lambda node: node.number)
             nodes += found[:BROKERS_A_REGION]
