@@ -186,7 +186,7 @@ class BrokerFaces:
                 config=config,
                 settings=own,
                 ids=ids,
-                leading=await self._leading_regions(),
+                leading=await self._leading_regions(own.namespace),
                 calls=broker.calls,
             ),
             meta=broker.meta,
@@ -223,8 +223,8 @@ class BrokerFaces:
             ports["kafka_tls"] = await listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
         return ports
 
-    async def _leading_regions(self) -> LeadingRegions:
-        """From here on it knows other regions' brokers, and they this one."""
+    async def _leading_regions(self, namespace: str) -> LeadingRegions:
+        """From here on it knows other regions' brokers, and they this one. namespace: the listener's own."""
         broker = self._broker
         from region_node.faces.kafka.cluster.kafka_nodes import own_number
         from region_node.faces.kafka.cluster.leading_regions import LeadershipPorts, LeadingRegions, announcement
@@ -239,6 +239,8 @@ class BrokerFaces:
                 names=lambda: [gate.namespace for gate in broker.leases.core.gates()],
                 ended=broker.leaderships.ended,
                 on_change=broker.leases.on_change,
+                namespace=namespace,
+                regions=lambda name: () if (found := broker.view.namespace(name)) is None else found.regions,
                 config=broker.config,
                 meta=broker.meta,
                 now=broker.runtime.clock.monotonic,
@@ -251,7 +253,8 @@ class BrokerFaces:
                 broker.ownership.record.listeners,
                 broker.ownership.owned(),
                 broker.ownership.bundles,
-                lambda namespace: namespace == COORDINATORS or leading.active_passive(namespace),
+                lambda name: name == COORDINATORS or leading.active_passive(name),
+                namespace,
             )
         )
         return leading

@@ -30,6 +30,8 @@ class KafkaBrokerInfo(_Value):
 
     listeners: dict[str, str] = field(default_factory=dict)
     """Name of a listener -> `kafka://NUMBER@HOST:PORT`; the number is the broker's in its region."""
+    namespace: str = ""
+    """In which topics lie there whose names give none."""
     owns: dict[str, list[list[int]]] = field(default_factory=dict)
     """Namespace -> [low, high) of the hashes of topics that it owns there; not all have to be named."""
 

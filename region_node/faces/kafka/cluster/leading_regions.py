@@ -6,6 +6,8 @@ configuration. Isn't: who may publish (`region_node.dr.leadership.write_gates`),
 Invariants: in an active-passive namespace the active region alone leads; a namespace's leader epoch never falls, and
 rises whenever another region leads, and whenever every region does again: an offset is one of the leader epoch that it
 was given under. A namespace that was never active-passive has leader epoch 0.
+Of other regions nothing is shown but brokers that read names of topics as this one does, and beside leaders only those
+of regions that the listener's namespace is in: clients sign in wherever they are led.
 Bounds: BROKERS_A_REGION of another region are shown; TOLD_BYTES are told of one broker.
 Source: docs/protocols/kafka.md, "Active-passive namespaces".
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -63,7 +65,8 @@ class NamespaceGate(Protocol):
 class LeadershipPorts:
     """Where leadership is known from. `gate`: of a namespace that is active-passive, else None. `names`: of those
     namespaces. `ended`: the last epoch of a namespace's leadership that has ended, else 0. `on_change`: calls back with
-    each name whose leadership has changed. `config`, `meta`: the configuration, and the region's metadata. `now`: the
+    each name whose leadership has changed. `namespace`: the listener's own. `regions`: of a namespace, as its policies
+    have them. `config`, `meta`: the configuration, and the region's metadata. `now`: the
     clock's monotonic seconds.
     """
 
@@ -71,6 +74,8 @@ class LeadershipPorts:
     names: Callable[[], Iterable[str]]
     ended: Callable[[str], int]
     on_change: Callable[[Callable[[str], None]], None]
+    namespace: str
+    regions: Callable[[str], Collection[str]]
     config: MetadataStore
     meta: MetadataStore
     now: Callable[[], float]
@@ -90,10 +95,11 @@ def leader_epoch(epoch: int, *, led: bool) -> int:
 class _Told:
     """What one broker of another region has told."""
 
-    __slots__ = ("listeners", "owned", "region")
+    __slots__ = ("nodes", "owned", "region")
 
     def __init__(self, region: str, info: KafkaBrokerInfo) -> None:
-        self.region, self.listeners = region, info.listeners
+        self.region, self.nodes = region, (node_of(info.listeners, False), node_of(info.listeners, True))
+        """`nodes`: as they are counted in their region; by whether it is the one with TLS."""
         self.owned = {namespace: sorted(map(tuple, rows)) for namespace, rows in info.owns.items()}
         """Namespace -> its ranges, by where they begin."""
 
@@ -151,8 +157,13 @@ class LeadingRegions:
         self._told.pop(key, None)
         if value is None or region == self._region:
             return
+        assert self._ports is not None
         try:
-            self._told[key] = _Told(region, KafkaBrokerInfo.decode(value))
+            info = KafkaBrokerInfo.decode(value)
+            if info.namespace != self._ports.namespace:
+                log.info("kafka.broker_of_another_namespace", extra={"key": key, "namespace": info.namespace})
+            else:
+                self._told[key] = _Told(region, info)
         except CorruptData as error:
             log.warning("kafka.broker_not_read", extra={"key": key, "error": str(error)})
 
@@ -161,20 +172,23 @@ class LeadingRegions:
     @property
     def number(self) -> int:
         """This broker's, which no other one of the instance has."""
-        return self._in_instance(self._region, self.local_number)
+        return self._in_instance(self.local_number)
 
-    def _in_instance(self, region: str, number: int) -> int:
-        found = self._info(region)
+    def _in_instance(self, number: int) -> int:
+        found = self._info(self._region)
         return number_in_instance(1 if found is None else found.number, number)
 
-    def node(self, listeners: Mapping[str, str], tls: bool, region: str = "") -> KafkaNode | None:
-        """The node that a broker with these listeners is; region: its own, "" is this one. None: it has no such
-        listener.
-        """
+    def node(self, listeners: Mapping[str, str], tls: bool) -> KafkaNode | None:
+        """The node that a broker of this region with these listeners is. None: it has no such listener."""
         found = node_of(listeners, tls)
-        if found is None:
+        return found and KafkaNode(self._in_instance(found.number), found.host, found.port)
+
+    def _node(self, told: _Told, tls: bool) -> KafkaNode | None:
+        """None: it has no such listener, or nobody knows its region, and so its number, any more."""
+        found, region = told.nodes[tls], self._info(told.region)
+        if found is None or region is None:
             return None
-        return KafkaNode(self._in_instance(region or self._region, found.number), found.host, found.port)
+        return KafkaNode(number_in_instance(region.number, found.number), found.host, found.port)
 
     # -- who leads -----------------------------------------------------------------------------------------------------
 
@@ -297,20 +311,18 @@ class LeadingRegions:
         """The broker of another region that owns a topic (its full name), or one that will say who does; None: none of
         its brokers is there.
         """
-        found = [told for told in self._told.values() if told.region == region and node_of(told.listeners, tls)]
+        found = [told for told in self._told.values() if told.region == region and told.nodes[tls]]
         if not found:
             return None
         number = topic_hash(topic)
         told = next((told for told in found if told.owns(namespace, number)), found[number % len(found)])
-        return self.node(told.listeners, tls, region)
+        return self._node(told, tls)
 
     def others(self, tls: bool) -> list[KafkaNode]:
-        """Living brokers of the other regions, by number."""
+        """Living brokers of the other regions of the listener's namespace, by number."""
         nodes: list[KafkaNode] = []
-        for region in dict.fromkeys(told.region for told in self._told.values()):
-            of_region = (
-                self.node(told.listeners, tls, region) for told in self._told.values() if told.region == region
-            )
+        for region in () if self._ports is None else self._ports.regions(self._ports.namespace):
+            of_region = (self._node(told, tls) for told in self._told.values() if told.region == region)
             found = sorted((node for node in of_region if node is not None), key=lambda node: node.number)
             nodes += found[:BROKERS_A_REGION]
         return sorted(nodes, key=lambda node: node.number)
@@ -321,22 +333,23 @@ def announcement(
     owned: Iterable[tuple[str, int]],
     table: Callable[[str], BundleTable | None],
     wanted: Callable[[str], bool],
+    namespace: str,
 ) -> KafkaBrokerInfo | None:
     """What a broker tells the other regions of itself; None: it has no listener of Kafka's. owned: (namespace, bundle).
-    wanted: whether others have to know of a namespace who owns it here.
+    wanted: whether others have to know of a namespace who owns it here. namespace: the listeners' own.
     """
     own = {name: url for name, url in listeners.items() if name.startswith("kafka")}
     if not own:
         return None
     owns: dict[str, list[list[int]]] = {}
     left = TOLD_BYTES
-    for namespace, bundle in sorted(owned):
-        ranges = table(namespace) if wanted(namespace) else None
+    for name, bundle in sorted(owned):
+        ranges = table(name) if wanted(name) else None
         if ranges is None or bundle not in ranges.ids:
             continue
         row = list(ranges.range(bundle))
-        left -= len(json.dumps(row)) + (0 if namespace in owns else len(namespace))
+        left -= len(json.dumps(row)) + (0 if name in owns else len(name))
         if left < 0:
             break
-        owns.setdefault(namespace, []).append(row)
-    return KafkaBrokerInfo(listeners=own, owns=owns)
+        owns.setdefault(name, []).append(row)
+    return KafkaBrokerInfo(listeners=own, namespace=namespace, owns=owns)

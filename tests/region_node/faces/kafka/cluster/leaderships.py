@@ -22,6 +22,7 @@ class Leaderships:
 
     def __init__(self, region: str = "us") -> None:
         self.region = region
+        self.regions = ("us", "eu")
         self.records: dict[str, Leadership] = {}
         self.ended: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
@@ -48,6 +49,8 @@ class Leaderships:
             names=lambda: list(self.records),
             ended=lambda namespace: self.ended.get(namespace, 0),
             on_change=self._listeners.append,
+            namespace="public/default",
+            regions=lambda _: self.regions,
             config=config,
             meta=meta,
             now=clock.monotonic,

@@ -36,6 +36,7 @@ class World:
     """us, as one of its brokers has it, and what the others have told."""
 
     def __init__(self) -> None:
+        self.regions = {"us": RegionInfo(name="us", number=1), "eu": RegionInfo(name="eu", number=3)}
         self.heard, self.config, self.meta, self.clock = (
             Leaderships("us"),
             EmbeddedStore(),
@@ -45,12 +46,12 @@ class World:
         self.leading = self.broker()
 
     def broker(self) -> LeadingRegions:
-        regions = {"us": RegionInfo(name="us", number=1), "eu": RegionInfo(name="eu", number=3)}
-        return LeadingRegions("us", 4, regions.get, self.heard.ports(self.config, self.meta, self.clock))
+        return LeadingRegions("us", 4, self.regions.get, self.heard.ports(self.config, self.meta, self.clock))
 
-    async def tells(self, region: str, number: int, **owns: list[list[int]]) -> str:
+    async def tells(self, region: str, number: int, *, of: str = N, **owns: list[list[int]]) -> str:
         info = KafkaBrokerInfo(
             listeners={"kafka": node_url(number, f"{region}{number}", 9092)},
+            namespace=of,
             owns={N if name == "n" else name: rows for name, rows in owns.items()},
         )
         key = kafka_broker(region, f"b{number}", number)
@@ -185,11 +186,35 @@ def test_who_listens_hears_of_a_new_leader_epoch_and_of_no_other_change() -> Non
 def test_a_broker_tells_what_it_owns_of_the_namespaces_that_others_have_to_know() -> None:
     listeners = {"": "pulsar://a:1", "kafka": node_url(1, "a", 2)}
     owned = [(N, 0), (N, 1), ("public/other", 0), (N, 99)]
-    told = announcement(listeners, owned, lambda _: TABLE, lambda namespace: namespace == N)
+    told = announcement(listeners, owned, lambda _: TABLE, lambda namespace: namespace == N, N)
     assert told == KafkaBrokerInfo(
-        listeners={"kafka": listeners["kafka"]}, owns={N: [list(TABLE.range(0)), list(TABLE.range(1))]}
+        listeners={"kafka": listeners["kafka"]},
+        namespace=N,
+        owns={N: [list(TABLE.range(0)), list(TABLE.range(1))]},
     )
-    assert announcement({"": "pulsar://a:1"}, owned, lambda _: TABLE, lambda _: True) is None
+    assert announcement({"": "pulsar://a:1"}, owned, lambda _: TABLE, lambda _: True, N) is None
     many = BundleTable.equal(20_000)
-    bounded = announcement(listeners, [(N, bundle) for bundle in range(20_000)], lambda _: many, lambda _: True)
+    bounded = announcement(listeners, [(N, bundle) for bundle in range(20_000)], lambda _: many, lambda _: True, N)
     assert bounded is not None and TOLD_BYTES // 2 < len(bounded.encode()) < 2 * TOLD_BYTES
+
+
+def test_clients_are_led_to_no_broker_that_reads_their_topics_in_another_namespace() -> None:
+    async def test(world: World) -> None:
+        await world.tells("eu", 0, of="public/other")
+        assert world.leading.others(False) == []
+        assert world.leading.leader("eu", "persistent://public/default/t", N, False) is None
+
+    with_world(test)
+
+
+def test_brokers_of_regions_that_the_listeners_namespace_is_not_in_or_that_are_gone_are_not_shown() -> None:
+    async def test(world: World) -> None:
+        world.regions["asia"] = RegionInfo(name="asia", number=2)
+        await world.tells("asia", 0)
+        await world.tells("eu", 0)
+        assert [node.host for node in world.leading.others(False)] == ["eu0"]
+        del world.regions["eu"]
+        assert world.leading.others(False) == []
+        assert world.leading.leader("eu", "persistent://public/default/t", N, False) is None
+
+    with_world(test)

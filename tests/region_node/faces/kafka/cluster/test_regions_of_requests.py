@@ -24,7 +24,7 @@ EU = A_REGION + 3
 async def other_region(face: Face) -> None:
     """eu, the second region, has a broker."""
     await face.admin.create_region("eu")
-    info = KafkaBrokerInfo(listeners={"kafka": node_url(3, "eu.example", 9093)})
+    info = KafkaBrokerInfo(listeners={"kafka": node_url(3, "eu.example", 9093)}, namespace=N)
     await face.config.put(kafka_broker("eu", "b", 1), info.encode())
     await settle(10)
 
