@@ -5,7 +5,8 @@ too early, or from an older epoch. Isn't: storage, or who gets a producer id.
 Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and
 not before that is durable; a batch behind one that failed is refused, until that one has come again, also where no
 batch of the producer is kept any more; of a producer, or an epoch after a fence, of which nothing is known any first
-sequence is taken, and any later one where the last batch came from another region.
+sequence is taken, and any later one where the last batch came from another region, once what is between has had
+JUMP_MS to come; what is between and comes later all the same is stored as well, and never answered as a repetition.
 Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's
 producer.id.expiration).
 Source: Kafka KIP-98, KIP-360; docs/protocols/kafka.md, "Producers".
@@ -22,6 +23,12 @@ from heliograph.wire.kafka.record_batches import BatchHeader
 from region_node.faces.kafka.error_codes import Code, Refused
 
 LAST_BATCHES = 5
+GAPS_MAX = 8
+"""Ranges of a producer's sequences that may still come; the last ones are kept."""
+JUMP_MS = 5_000
+"""So long the batches between are waited for, which a client sends again where it was led here a moment too early; in
+the order of their sequences, as its later ones are refused meanwhile.
+"""
 _WRAP = 1 << 31
 
 Done = Callable[[int], None]
@@ -34,29 +41,41 @@ class Sent:
     meanwhile.
     """
 
-    __slots__ = ("epoch", "first", "last", "offset", "producer", "waiting")
+    __slots__ = ("epoch", "first", "last", "late", "offset", "producer", "waiting")
 
     def __init__(self, producer: int, epoch: int, first: int, last: int, offset: int = -1) -> None:
         self.producer, self.epoch, self.first, self.last, self.offset = producer, epoch, first, last, offset
         self.waiting: list[tuple[Done, Failed]] = []
+        self.late = False
+        """Later ones of its producer came before it."""
 
 
 class _Producer:
     """`expected`: the sequence that comes next; -1: any, as nothing of this epoch has come. `lost`: the first of the
     batches whose append failed, as long as it is open what becomes of those behind it; -1: none. `carried`: the last
-    batch came from another region, which may have had more.
+    batch came from another region, which may have had more. `gaps`: [low, high) of sequences that may still come,
+    though later ones did. `asked`: (the lowest sequence that came while others were waited for, the time in ms when the
+    first did), None: none.
     """
 
-    __slots__ = ("batches", "carried", "epoch", "expected", "lost")
+    __slots__ = ("asked", "batches", "carried", "epoch", "expected", "gaps", "lost")
 
     def __init__(self, epoch: int) -> None:
         self.epoch, self.expected, self.lost, self.carried = epoch, -1, -1, False
+        self.gaps: tuple[tuple[int, int], ...] = ()
+        self.asked: tuple[int, int] | None = None
         self.batches: deque[Sent] = deque(maxlen=LAST_BATCHES)
 
 
 def _is_behind(sequence: int, other: int) -> bool:
     """Whether it is that one, or comes later; after the highest one they begin again."""
     return (sequence - other) % _WRAP < _WRAP // 2
+
+
+def _holds(gap: tuple[int, int], first: int, last: int) -> bool:
+    low, high = gap
+    size = (high - low) % _WRAP
+    return (first - low) % _WRAP <= (last - low) % _WRAP < size
 
 
 class Sequences:
@@ -68,8 +87,10 @@ class Sequences:
         self._producers: dict[int, _Producer] = {}
         self._producers_max = producers_max
 
-    def submit(self, batch: BatchHeader) -> Sent | None:
-        """What this batch repeats, or None after `accept`-able: call `accept` then. Raises Refused."""
+    def submit(self, batch: BatchHeader, now_ms: int = 0) -> Sent | None:
+        """What this batch repeats, or None after `accept`-able: call `accept` then. now_ms: the clock's, by which a
+        jump waits. Raises Refused.
+        """
         known = self._producers.get(batch.producer)
         if known is None:
             return None
@@ -94,13 +115,30 @@ class Sequences:
             expected = self._after_loss(known)
         if batch.sequence == expected:
             return None
-        if batch.sequence < expected and expected - batch.sequence < _WRAP // 2:
+        if not _is_behind(batch.sequence, expected):
+            if any(_holds(gap, batch.sequence, last) for gap in known.gaps):
+                return None
             raise Refused(
                 Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next"
             )
         if known.carried:  # those between were confirmed in a region that is lost, and come once that is back
+            self._wait_for_those_between(known, batch.sequence, now_ms)
             return None
         raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
+
+    @staticmethod
+    def _wait_for_those_between(known: _Producer, sequence: int, now_ms: int) -> None:
+        """Raises Refused where they may still be sent again: the client asks again, with the lowest one first."""
+        lowest, since_ms = known.asked or (sequence, now_ms)
+        if now_ms < since_ms:  # the clock was put back
+            since_ms = now_ms
+        if _is_behind(lowest, sequence):
+            lowest = sequence
+        known.asked = lowest, since_ms
+        if now_ms - since_ms < (JUMP_MS if sequence == lowest else 2 * JUMP_MS):
+            raise Refused(
+                Code.REQUEST_TIMED_OUT, f"sequence {known.expected} may still come before {sequence}: send it again"
+            )
 
     @staticmethod
     def _after_loss(known: _Producer) -> int:
@@ -122,15 +160,43 @@ class Sequences:
         known = self._producers.pop(batch.producer, None)
         if known is not None and carried and self._came_late(batch, known):
             self._producers[batch.producer] = known
+            if batch.epoch == known.epoch:
+                self._fill(known, sent)
             return sent
         if known is None or known.epoch != batch.epoch:
+            begins = not carried and (offset < 0 or (known is not None and known.carried))
             known = _Producer(batch.epoch)
+            if begins and sent.first:
+                known.gaps = ((0, sent.first),)
         self._producers[batch.producer] = known
+        if known.gaps and sent.first != known.expected and self._fill(known, sent):
+            return sent
+        if known.carried and not carried and 0 <= known.expected != sent.first:
+            known.gaps = (*known.gaps, (known.expected, sent.first))[-GAPS_MAX:]
         known.batches.append(sent)
-        known.expected, known.carried = (sent.last + 1) % _WRAP, carried
+        known.expected, known.carried, known.asked = (sent.last + 1) % _WRAP, carried, None
         while len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]
         return sent
+
+    @staticmethod
+    def _fill(known: _Producer, sent: Sent) -> bool:
+        """Whether it is one of those that were still to come; what comes next stays what it is."""
+        gap = next((gap for gap in known.gaps if _holds(gap, sent.first, sent.last)), None)
+        if gap is None:
+            return False
+        sent.late = True
+        left = ((gap[0], sent.first), ((sent.last + 1) % _WRAP, gap[1]))
+        known.gaps = (*(each for each in known.gaps if each != gap), *(each for each in left if each[0] != each[1]))
+        known.gaps = known.gaps[-GAPS_MAX:]
+        batches = known.batches
+        if not batches or _is_behind(sent.first, batches[-1].first):
+            batches.append(sent)
+        else:  # the last one stays the one that came furthest
+            if len(batches) == LAST_BATCHES:
+                batches.popleft()
+            batches.insert(max(0, len(batches) - 1), sent)
+        return True
 
     @staticmethod
     def _came_late(batch: BatchHeader, known: _Producer) -> bool:
@@ -164,7 +230,9 @@ class Sequences:
         if known is not None and known.epoch == sent.epoch:
             if sent in known.batches:
                 known.batches.remove(sent)
-            if known.lost < 0 or _is_behind(known.lost, sent.first):
+            if sent.late:
+                known.gaps = (*known.gaps, (sent.first, (sent.last + 1) % _WRAP))[-GAPS_MAX:]
+            elif known.lost < 0 or _is_behind(known.lost, sent.first):
                 known.lost = sent.first
         waiting, sent.waiting = sent.waiting, []
         for _, failed in waiting:

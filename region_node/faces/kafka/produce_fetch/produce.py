@@ -212,7 +212,7 @@ class ProduceRequest:
                 )
             if head.producer >= 0:
                 assert log.sequences is not None
-                known = log.sequences.submit(head)
+                known = log.sequences.submit(head, now_ms)
                 if known is not None:
                     if known.offset >= 0:
                         batch.stored(known.offset)

@@ -9,7 +9,7 @@ import pytest
 from heliograph.model.errors import NotEnoughBookies
 from heliograph.wire.kafka.record_batches import BatchHeader
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.log.producer_sequences import Sent, Sequences
+from region_node.faces.kafka.log.producer_sequences import JUMP_MS, LAST_BATCHES, Sent, Sequences
 
 
 def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> BatchHeader:
@@ -220,7 +220,7 @@ def test_behind_what_another_region_has_brought_a_producer_may_be_further_and_is
     sequences = Sequences()
     sequences.accept(batch(0, 3), 0, carried=True)
     assert (again := sequences.submit(batch(0, 3))) is not None and again.offset == 0
-    assert sequences.submit(batch(7)) is None
+    assert told(sequences, 7) == Code.REQUEST_TIMED_OUT and sequences.submit(batch(7), JUMP_MS) is None
     sequences.accept(batch(7))
     with pytest.raises(Refused) as refused:
         sequences.submit(batch(9))
@@ -245,3 +245,52 @@ def test_the_tail_of_a_region_that_is_back_takes_back_nothing_that_was_sent_sinc
     assert sequences.submit(batch(8, epoch=1)) is None
     with pytest.raises(Refused):
         sequences.submit(batch(9, epoch=1))
+
+
+def led_over() -> Sequences:
+    """Batches to 100 came from another region."""
+    sequences = Sequences()
+    sequences.accept(batch(0, 101), 0, carried=True)
+    return sequences
+
+
+def test_a_batch_that_was_refused_a_moment_before_its_partition_was_open_is_stored_before_the_next_one() -> None:
+    sequences = led_over()
+    assert told(sequences, 102) == told(sequences, 103) == Code.REQUEST_TIMED_OUT
+    for sequence in (101, 102, 103):
+        assert told(sequences, sequence) is None
+        sequences.accept(batch(sequence))
+
+
+def test_who_is_further_goes_on_behind_a_wait_with_its_first_batch_first() -> None:
+    sequences = led_over()
+    assert told(sequences, 150) == told(sequences, 140) == Code.REQUEST_TIMED_OUT
+    with pytest.raises(Refused):
+        sequences.submit(batch(150), JUMP_MS)
+    assert sequences.submit(batch(140), JUMP_MS) is None
+    assert sequences.submit(batch(150), 2 * JUMP_MS) is None, "the client has given up the one before"
+
+
+@pytest.mark.parametrize("known", [led_over, Sequences])
+def test_a_batch_that_comes_behind_a_later_one_is_stored_once_and_takes_nothing_back(known: type[Sequences]) -> None:
+    sequences = known()
+    sequences.stored(sequences.accept(batch(103)), 7)
+    for sequence in (102, 101):
+        assert told(sequences, sequence) is None, "else it would be taken for stored"
+        sent = sequences.accept(batch(sequence))
+        assert sequences.submit(batch(sequence)) is sent
+        sequences.lost(sent, GONE)
+        assert told(sequences, sequence) is None
+        sequences.stored(sequences.accept(batch(sequence)), 8)
+    assert told(sequences, 105) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and told(sequences, 104) is None
+    for sequence in range(104, 104 + LAST_BATCHES):
+        sequences.stored(sequences.accept(batch(sequence)), sequence)
+    assert told(sequences, 102) == told(sequences, 101) == Code.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_the_tail_of_a_region_that_is_back_is_not_sent_again_into_its_place() -> None:
+    sequences = led_over()
+    sequences.accept(batch(105), 7)
+    sequences.accept(batch(103), 8, carried=True)
+    assert (again := sequences.submit(batch(103))) is not None and again.offset == 8
+    assert told(sequences, 104) is None and told(sequences, 106) is None

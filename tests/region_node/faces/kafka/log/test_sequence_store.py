@@ -12,8 +12,9 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.kafka.record_batches import BatchHeader, build_batch
+from region_node.faces.kafka.error_codes import Refused
 from region_node.faces.kafka.log import sequence_store
-from region_node.faces.kafka.log.producer_sequences import LAST_BATCHES, Sequences
+from region_node.faces.kafka.log.producer_sequences import JUMP_MS, LAST_BATCHES, Sequences
 from region_node.faces.kafka.log.sequence_store import key_of
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -106,6 +107,9 @@ def test_what_another_region_has_brought_does_not_say_what_its_producer_sends_ne
         log.ledger.runs[-1][2].origin = (2, 1, 1)
         found, _ = await log.store.load()
         assert found.submit(BatchHeader(1, 0, 0, 0, FIRST, 0, 0, 100)) is not None, "it is stored already"
-        assert found.submit(BatchHeader(1, 0, 0, 0, FIRST, 0, 9, 100)) is None, "those between are lost, or come later"
+        later = BatchHeader(1, 0, 0, 0, FIRST, 0, 9, 100)
+        with pytest.raises(Refused):
+            found.submit(later)
+        assert found.submit(later, JUMP_MS) is None, "those between are lost, or come later"
 
     with_face(run)
