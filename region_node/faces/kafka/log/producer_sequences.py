@@ -66,6 +66,15 @@ class _Producer:
         self.asked: tuple[int, int] | None = None
         self.batches: deque[Sent] = deque(maxlen=LAST_BATCHES)
 
+    def dump(self) -> list[Any]:
+        """The batches that are durable; and whether more may have come, or may still."""
+        batches = [[sent.first, sent.last, sent.offset] for sent in self.batches if sent.offset >= 0]
+        following = (batches[-1][1] + 1) % _WRAP if batches else -1
+        gaps = [gap for gap in self.gaps if gap[0] != following]
+        # where nothing behind a gap is durable, the batch behind it may be any again
+        carried = self.carried or len(gaps) < len(self.gaps)
+        return [batches, [carried, gaps]] if carried or gaps else [batches]
+
 
 def _is_behind(sequence: int, other: int) -> bool:
     """Whether it is that one, or comes later; after the highest one they begin again."""
@@ -241,22 +250,23 @@ class Sequences:
     # -- storing -------------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
-        """Returns what is durable, for `load`: [producer, epoch, [[first, last, offset]...]] of each."""
-        return [
-            [number, known.epoch, [[s.first, s.last, s.offset] for s in known.batches if s.offset >= 0]]
-            for number, known in self._producers.items()
-        ]
+        """Returns what is durable, for `load`: [producer, epoch, [[first, last, offset]...]] of each, and behind those
+        [carried, gaps] where there is something to say.
+        """
+        return [[number, known.epoch, *known.dump()] for number, known in self._producers.items()]
 
     def load(self, dumped: list[Any]) -> None:
         """Takes over what `dump` has returned. Raises CorruptData."""
         try:
-            for number, epoch, batches in dumped:
+            for number, epoch, batches, *more in dumped:
                 known = self._producers[int(number)] = _Producer(int(epoch))
                 known.batches.extend(
                     Sent(int(number), int(epoch), int(first), int(last), int(offset)) for first, last, offset in batches
                 )
                 if known.batches:
                     known.expected = (known.batches[-1].last + 1) % _WRAP
+                for carried, gaps in more:
+                    known.carried, known.gaps = bool(carried), tuple((int(low), int(high)) for low, high in gaps)
         except (TypeError, ValueError) as error:
             raise CorruptData(f"producers of a partition: {error}") from error
 

@@ -294,3 +294,20 @@ def test_the_tail_of_a_region_that_is_back_is_not_sent_again_into_its_place() ->
     sequences.accept(batch(103), 8, carried=True)
     assert (again := sequences.submit(batch(103))) is not None and again.offset == 8
     assert told(sequences, 104) is None and told(sequences, 106) is None
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_may_still_come_is_known_after_a_move_too(durable: bool) -> None:
+    sequences, moved = led_over(), Sequences()
+    moved.load(sequences.dump())
+    assert told(moved, 105) == Code.REQUEST_TIMED_OUT, "as before the move"
+    sent = sequences.accept(batch(105))
+    if durable:
+        sequences.stored(sent, 7)
+    moved = Sequences()
+    moved.load(sequences.dump())
+    if durable:
+        assert told(moved, 103) is None and told(moved, 106) is None
+        assert told(moved, 107) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    else:
+        assert told(moved, 105) == Code.REQUEST_TIMED_OUT and moved.submit(batch(105), JUMP_MS) is None

@@ -48,7 +48,7 @@ def test_a_partition_opens_however_many_producers_it_has(monkeypatch: pytest.Mon
         if not away:
             again, _ = await log.store.load()
             assert PRODUCERS // 2 < len(again) < PRODUCERS
-            assert again.dump() == found.dump()[-len(again) :], "the longest idle are left out"
+            assert [row[:3] for row in again.dump()] == found.dump()[-len(again) :], "the longest idle are left out"
 
     with_face(run)
 
