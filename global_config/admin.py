@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from global_config import cluster_migrations, keys
+from global_config import cluster_migrations, deleted_leaderships, keys
 from global_config.acl_writes import AclWrites
 from global_config.peer_clusters import PeerClusters
 from global_config.revocation_list import RevocationList
@@ -33,7 +33,6 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.configuration.leadership import ENDED, leadership
 from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.feature_levels import SEALED_TENANTS
@@ -431,7 +430,8 @@ class ConfigAdmin:
             ]
             ops: list[Op] = [
                 Delete(keys.namespace(name), version),
-                *map(Delete, (*topics, keys.migrated(name), leadership(name), ENDED + name)),
+                *map(Delete, (*topics, keys.migrated(name))),
+                *await deleted_leaderships.without(self._store, name),
                 *await self.acls.without(name),
                 Check(keys.GUARD, guard),
             ]

@@ -20,6 +20,7 @@ from typing import Any
 from global_config import keys
 from heliograph.kv.engine.table_rows import Row
 from heliograph.model.configuration.leadership import (
+    DELETED,
     ENDED,
     FENCED,
     FLOOR,
@@ -73,7 +74,7 @@ def restored_value(key: str, value: bytes, now_ms: int, why: str = WHY) -> bytes
     nobody, and stays as it is. why: for people.
     """
     try:
-        if key == FLOOR:
+        if key in (FLOOR, DELETED):
             return str(_epoch(int(value), now_ms)).encode()
         if key.startswith(TOMBSTONES):
             return replace(Tombstone.decode(value), asks=why).encode()

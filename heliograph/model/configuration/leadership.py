@@ -23,6 +23,8 @@ ENDED = f"{LEADERSHIPS}-ended/"
 FLOOR = f"{LEADERSHIPS}-floor"
 """A number that no epoch of before a restore of the configuration comes near; there is none where nothing was restored.
 """
+DELETED = f"{LEADERSHIPS}-deleted"
+"""The highest epoch of a namespace that was deleted: those of all that become active-passive later lie above it."""
 SUBSCRIPTIONS = "/subscription-leadership/"
 WRITERS = "/writers/"
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.model.configuration.leadership import (
+    DELETED,
     DRAINING,
     ENDED,
     FENCED,
@@ -195,8 +196,9 @@ class Switching:
         raise _busy()
 
     async def _floor(self) -> int:
-        found = await self._store.get(FLOOR)
-        return 0 if found is None else int(found[0])
+        """Above it the epochs of a namespace begin that has no leadership, and none that ended."""
+        found = [await self._store.get(key) for key in (FLOOR, DELETED)]
+        return max(0 if row is None else int(row[0]) for row in found)
 
     async def end(self, namespace: str) -> None:
         """Every region of it takes messages again. Raises NotFound, NotAllowed (it is being moved)."""
