@@ -53,7 +53,7 @@ class KafkaBrokerInfo(_Value):
 
 
 def _check_address(url: object) -> None:
-    """Raises CorruptData."""
+    """Raises CorruptData for what is not an address of a broker's listener."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         good = parts is not None and int(parts.username or "") >= 0 and bool(parts.port)

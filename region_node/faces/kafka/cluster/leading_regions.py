@@ -128,6 +128,8 @@ class LeadingRegions:
         """Namespace -> (the newest of these epochs that is stored, since which version of the metadata)."""
         self._since: dict[str, tuple[int, float]] = {}
         """Namespace -> (its leader epoch, when it was heard of)."""
+        self._began: dict[str, tuple[int, float]] = {}
+        """Namespace -> (the leader epoch in which it became active-passive last, when that was heard of)."""
         self._listeners: list[Callable[[str], None]] = []
         self._stops: list[Callable[[], None]] = []
         self._tasks = TaskSet("telling which leader epochs this region had has ended")
@@ -144,6 +146,7 @@ class LeadingRegions:
         await ports.meta.synced(LED)
         for namespace in ports.names():
             self._since[namespace] = self.epoch(namespace), float("-inf")
+            self._note_beginning(namespace, float("-inf"))
             self._lead(namespace)
         ports.on_change(self._changed)
 
@@ -223,11 +226,6 @@ class LeadingRegions:
             code = Code.FENCED_LEADER_EPOCH if epoch < own else Code.UNKNOWN_LEADER_EPOCH
             raise Refused(code, f"the leader epoch of {namespace} is {own}, not {epoch}")
 
-    def offsets_epoch(self, namespace: str) -> int:
-        """The leader epoch that offsets in this region are of; where another region leads, one that it will refuse."""
-        epoch = self.epoch(namespace)
-        return epoch - 1 if epoch and self.elsewhere(namespace) else epoch
-
     def is_from_before(self, namespace: str, version: int) -> bool:
         """Whether what was stored in the region's metadata with that version is from before this region led, now that
         it does.
@@ -257,8 +255,16 @@ class LeadingRegions:
         return epoch in self._led.get(namespace, ())
 
     def every_region(self, namespace: str, epoch: int) -> bool:
-        """Whether every region led under that leader epoch, as far as one can be told from the number."""
-        return epoch % 2 == 1 or epoch == 0
+        """Whether every region led under that leader epoch: one of before the newest leadership that this broker saw
+        begin.
+        """
+        return (epoch % 2 == 1 or epoch == 0) and epoch < self._began.get(namespace, (0, 0.0))[0]
+
+    def began(self, namespace: str) -> float:
+        """When this broker heard that one region leads, in the clock's monotonic seconds; -inf: it has not heard how
+        that began.
+        """
+        return self._began.get(namespace, (0, float("-inf")))[1]
 
     def since(self, namespace: str) -> float:
         """When this broker heard of the present leader epoch, in the clock's monotonic seconds; -inf: it began with
@@ -273,9 +279,17 @@ class LeadingRegions:
         epoch = self.epoch(name)
         if self._since.get(name, (0, 0.0))[0] != epoch:
             self._since[name] = epoch, self._ports.now()
+            self._note_beginning(name, self._ports.now())
             self._lead(name)
             for changed in self._listeners:
                 changed(name)
+
+    def _note_beginning(self, namespace: str, heard_at: float) -> None:
+        gate = self._gate(namespace)
+        if gate is not None and gate.record is not None:
+            began = leader_epoch(gate.record.began, led=True)
+            if self._began.get(namespace, (-1, 0.0))[0] != began:
+                self._began[namespace] = began, heard_at
 
     def _lead(self, namespace: str) -> None:
         """Keeps that this region leads, where it does."""

@@ -311,8 +311,10 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
         await pace.row()
         found = _consumed(session, request, topic)
         codes[topic] = found if isinstance(found, Code) else Code.NONE
-        if isinstance(found, TopicName) and (epoch := session.broker.leading.offsets_epoch(found.namespace)):
+        if isinstance(found, TopicName) and (epoch := session.broker.leading.epoch(found.namespace)):
             epochs[topic] = epoch
+            if session.broker.leading.elsewhere(found.namespace):  # numbers here are of no use there: it asks again
+                codes[topic] = Code.UNSTABLE_OFFSET_COMMIT
     if topics is None:
         keys = [key for key in rows if not codes[key[0]]]
     else:

@@ -32,10 +32,8 @@ class Epochs(Protocol):
         """Whether every region led under that leader epoch."""
         ...
 
-    def since(self, namespace: str) -> float:
-        """When this broker heard of the present leader epoch, in the clock's monotonic seconds; -inf: it began with
-        it.
-        """
+    def began(self, namespace: str) -> float:
+        """When this broker heard that one region leads, in the clock's monotonic seconds; -inf: it began with that."""
         ...
 
     def check(self, namespace: str, epoch: int = -1) -> None:
@@ -67,7 +65,7 @@ class ClientEpochs:
         then, or all did, and the client was connected here.
         """
         if epochs.every_region(namespace, epoch):
-            return self._connection.since < epochs.since(namespace)
+            return self._connection.since < epochs.began(namespace)
         return epochs.led(namespace, epoch)
 
     def check_committed(self, epochs: Epochs, namespace: str, part: Mapping[str, Any]) -> None:

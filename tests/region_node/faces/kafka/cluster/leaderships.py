@@ -31,8 +31,8 @@ class Leaderships:
         found = self.records.get(namespace)
         return None if found is None else HeardGate(found, found.active == self.region)
 
-    def say(self, active: str, epoch: int, namespace: str = "public/default") -> None:
-        self.records[namespace] = Leadership(active=active, epoch=epoch)
+    def say(self, active: str, epoch: int, namespace: str = "public/default", *, began: int = 1) -> None:
+        self.records[namespace] = Leadership(active=active, epoch=epoch, began=began)
         self._tell(namespace)
 
     def end(self, namespace: str = "public/default") -> None:

@@ -218,3 +218,21 @@ def test_brokers_of_regions_that_the_listeners_namespace_is_not_in_or_that_are_g
         assert world.leading.leader("eu", "persistent://public/default/t", N, False) is None
 
     with_world(test)
+
+
+def test_every_region_led_under_odd_epochs_of_before_the_leadership_alone() -> None:
+    async def test(world: World) -> None:
+        world.heard.say("us", 1)
+        first = world.clock.now
+        world.clock.now += 5
+        world.heard.say("eu", 2)
+        world.heard.say("us", 3)
+        assert [epoch for epoch in range(7) if world.leading.every_region(N, epoch)] == [0, 1]
+        assert world.leading.began(N) == first
+        world.heard.end()
+        assert not world.leading.every_region(N, 3), "nobody was given that one"
+        world.heard.say("us", 4, began=4)
+        assert world.leading.every_region(N, 7) and not world.leading.every_region(N, 9)
+        assert world.leading.began(N) == world.clock.now
+
+    with_world(test)

@@ -226,6 +226,26 @@ def test_an_offset_is_committed_and_fetched_with_the_epoch_that_it_is_of() -> No
     with_face(run, leading=heard)
 
 
+def test_offsets_of_topics_that_another_region_leads_are_not_fetched() -> None:
+    heard = Leaderships()
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await settle(10)
+        policies = face.view.namespace(N)
+        assert policies is not None
+        await face.admin.create_namespace("public/led", policies)
+        await settle(10)
+        await create(client, "public/led/t", "t")
+        topics = [{"name": name, "partition_indexes": [0]} for name in ("t", "public/led/t")]
+        heard.say("eu", 2, "public/led")
+        answer = await client.ask("offset_fetch", 7, {"group_id": "g", "topics": topics, "require_stable": False})
+        codes = [topic["partitions"][0]["error_code"] for topic in answer["topics"]]
+        assert codes == [0, Code.UNSTABLE_OFFSET_COMMIT]
+
+    with_face(run, leading=heard)
+
+
 def test_nobody_joins_a_group_that_has_just_come_before_its_positions_may_have() -> None:
     heard = Leaderships()
     heard.records[N] = Leadership(active="eu", epoch=1)

@@ -23,7 +23,7 @@ class Epochs:
     def every_region(self, namespace: str, epoch: int) -> bool:
         return epoch == 0
 
-    def since(self, namespace: str) -> float:
+    def began(self, namespace: str) -> float:
         return self.heard_at
 
     def check(self, namespace: str, epoch: int = -1) -> None:
