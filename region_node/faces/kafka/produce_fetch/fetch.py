@@ -222,8 +222,8 @@ class _Fetching:
         if log is None or log.topic.closed or log.leader_epoch != broker.leading.epoch(log.topic.name.namespace):
             self._logs.pop(key, None)
             kafka = self._check(key)
-            broker.leading.check(broker.name(kafka).namespace, part.get("current_leader_epoch", -1))
-            log = self._logs[key] = await broker.log(kafka, key[1])
+            log = await broker.led_log(kafka, key[1], part.get("current_leader_epoch", -1))
+            self._logs[key] = log
         end, offset = log.high_watermark, part["fetch_offset"]
         row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
         row["log_start_offset"] = log.start_offset

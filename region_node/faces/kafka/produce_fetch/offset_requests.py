@@ -20,9 +20,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 
 async def _log(session: KafkaSession, request: Request, kafka: str, part: Fields, index: int) -> KafkaLog:
     """part: what the request says of the partition, maybe its leader epoch."""
-    name = session.gate.topic(request, kafka)
-    session.broker.leading.check(name.namespace, part.get("current_leader_epoch", -1))
-    return await session.broker.log(kafka, index)
+    session.gate.topic(request, kafka)
+    return await session.broker.led_log(kafka, index, part.get("current_leader_epoch", -1))
 
 
 async def list_offsets(session: KafkaSession, request: Request) -> Fields:

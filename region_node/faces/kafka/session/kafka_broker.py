@@ -237,6 +237,16 @@ class KafkaBroker:
                 log = self._logs[text] = made
         return log
 
+    async def led_log(self, kafka: str, partition: int, epoch: int) -> KafkaLog:
+        """The same for a client that reads, and knows the leader epoch `epoch` (-1: it says none); it is that one, and
+        the log's, when this returns. Raises Refused also where another region leads.
+        """
+        namespace = self.name(kafka).namespace
+        self.leading.check(namespace, epoch)
+        log = await self.log(kafka, partition)
+        self.leading.check(namespace, epoch)  # it may have moved while the log was opened
+        return log
+
     def logs(self) -> list[KafkaLog]:
         """Returns the logs that are loaded; drops those whose topics are closed."""
         for text in [text for text, log in self._logs.items() if log.topic.closed]:

@@ -10,6 +10,7 @@ from region_node.faces.kafka.cluster.kafka_nodes import A_REGION, node_url
 from region_node.faces.kafka.cluster.leading_regions import SETTLES_S
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.consumer_group import GroupMember
+from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.session.client_epochs import JOINS_S
 from region_node.topics.serving.topic_ids import NO_ID
 from tests.region_node.faces.kafka.cluster.leaderships import Leaderships
@@ -308,5 +309,30 @@ def test_logs_are_opened_anew_under_each_leader_epoch() -> None:
         assert after is not before and after.leader_epoch == face.leading.epoch(N)
         heard.say("us", 1)
         assert face.broker.loaded("t", 0) is after
+
+    with_face(run, leading=heard)
+
+
+def test_who_asks_while_the_leadership_moves_is_given_nothing_under_the_next_epoch() -> None:
+    heard = Leaderships()
+    heard.records[N] = Leadership(active="us", epoch=1)
+
+    async def run(face: Face) -> None:
+        client, own = Client(face.listener), face.leading.epoch(N)
+        await filled(face, client)
+        opened = face.broker.log
+
+        async def moved(kafka: str, partition: int) -> KafkaLog:
+            heard.say("eu", 2)
+            return await opened(kafka, partition)
+
+        for ask in (read, latest, lambda client, epoch: end_of(client, own, epoch)):
+            for epoch in (own, -1):
+                heard.say("us", 1)
+                face.broker.log = moved  # type: ignore[method-assign]
+                answer = await ask(client, epoch)
+                face.broker.log = opened  # type: ignore[method-assign]
+                code = answer["error_code"] if isinstance(answer, dict) else answer[0]
+                assert code == Code.NOT_LEADER_OR_FOLLOWER
 
     with_face(run, leading=heard)
