@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from heliograph.runtime.clock import Clock
     from heliograph.runtime.task_set import TaskSet
     from region_node.faces.kafka.cluster.kafka_cluster import Cluster
+    from region_node.faces.kafka.cluster.leading_regions import LeadingRegions
     from region_node.faces.kafka.log.partition_log import KafkaLog
     from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
@@ -63,6 +64,9 @@ class OwningBroker(Protocol):
 
     @property
     def cluster(self) -> Cluster: ...
+
+    @property
+    def leading(self) -> LeadingRegions: ...
 
     @property
     def tasks(self) -> TaskSet: ...
@@ -187,6 +191,11 @@ class GroupPositions:
                 except SubscriptionNotFound:
                     pass
             return
+        if row.offset > of.high_watermark and self._broker.leading.active_passive(topic.name.namespace):
+            log.warning(
+                "kafka.offset_beyond_end", extra={"topic": topic.text, "subscription": name, "offset": row.offset}
+            )
+            return  # another region has given it
         at = await self._place(of, row.offset)
         if found is None:
             found = await topic.subscription(name, initial=(at[0], at[1] - 1))

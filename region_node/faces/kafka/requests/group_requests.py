@@ -234,7 +234,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= key[1] < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
-                session.epochs.check_committed(broker.leading, name.namespace, part)
+                broker.check_committed(session.epochs, key, part, joined=bool(fields.get("member_id")))
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(key[0]), key[1]] = row
             except HeliographError as error:

@@ -136,7 +136,8 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= part["partition_index"] < partitions:
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
-                session.epochs.check_committed(broker.leading, names[topic["name"]].namespace, part)
+                key = (topic["name"], part["partition_index"])
+                broker.check_committed(session.epochs, key, part, joined=bool(fields.get("member_id")))
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from region_node.faces.kafka.error_codes import Code, Refused
+
 JOINS_S = 30.0
 """So long a client that asks with another region's epoch is told to ask again: a group's member is in its group in this
 region before, as a rule within seconds.
@@ -34,6 +36,16 @@ class Epochs(Protocol):
 
     def began(self, namespace: str) -> float:
         """When this broker heard that one region leads, in the clock's monotonic seconds; -inf: it began with that."""
+        ...
+
+    def since(self, namespace: str) -> float:
+        """When this broker heard of the present leader epoch, in the clock's monotonic seconds; -inf: it began with
+        it, or there is none.
+        """
+        ...
+
+    def active_passive(self, namespace: str) -> bool:
+        """Whether one region leads at a time."""
         ...
 
     def check(self, namespace: str, epoch: int = -1) -> None:
@@ -68,13 +80,26 @@ class ClientEpochs:
             return self._connection.since < epochs.began(namespace)
         return epochs.led(namespace, epoch)
 
-    def check_committed(self, epochs: Epochs, namespace: str, part: Mapping[str, Any]) -> None:
-        """Whether the offset in a commit is one of this region's, as far as the client says of what leader epoch it is.
-        Raises Refused.
+    def check_committed(
+        self, epochs: Epochs, namespace: str, part: Mapping[str, Any], *, now: float, joined: bool, end: int = -1
+    ) -> None:
+        """Whether the offset in a commit is one of this region's, as far as the client says of what leader epoch it is,
+        or can have it from here. now: the clock's monotonic seconds. joined: the client is a member of the group here,
+        and so was given its offsets here. end: of the log, -1: another broker knows it. Raises Refused.
         """
         epoch = part.get("committed_leader_epoch", -1)
-        if epoch < 0 or not self.own(epochs, namespace, epoch):
-            epochs.check(namespace, epoch)
+        if epoch >= 0 and self.own(epochs, namespace, epoch):
+            return
+        epochs.check(namespace, epoch)
+        if epoch >= 0 or not epochs.active_passive(namespace):
+            return
+        if not joined and now - epochs.since(namespace) < JOINS_S:
+            raise Refused(
+                Code.COORDINATOR_LOAD_IN_PROGRESS,
+                f"{namespace} has just been moved here: say the leader epoch, or wait",
+            )
+        if 0 <= end < part["committed_offset"]:
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"the log ends at {end}: the offset is another region's")
 
     def waits(self, partition: tuple[str, int], epoch: int, now: float) -> bool:
         """Whether it is to ask again, as it may join its group meanwhile."""

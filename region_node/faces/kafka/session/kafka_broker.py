@@ -8,9 +8,9 @@ Invariants: a log is shared by all who use its topic, and dropped with it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from global_config.keys import PARTITIONED
 from heliograph.kv.metadata_store import MetadataStore
@@ -31,6 +31,7 @@ from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, Grou
 from region_node.faces.kafka.log.partition_log import KafkaCounts, KafkaLog
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
+from region_node.faces.kafka.session.client_epochs import ClientEpochs
 from region_node.faces.kafka.session.fetch_sessions import FetchSessions
 from region_node.faces.kafka.session.heavy_reads import HeavyReads
 from region_node.faces.kafka.shared_rows import RowStores
@@ -246,6 +247,22 @@ class KafkaBroker:
         log = await self.log(kafka, partition)
         self.leading.check(namespace, epoch)  # it may have moved while the log was opened
         return log
+
+    def check_committed(
+        self, epochs: ClientEpochs, key: tuple[str, int], part: Mapping[str, Any], *, joined: bool
+    ) -> None:
+        """Whether the offset in a commit can be one of this region's. epochs: of the client. key: topic and partition.
+        Raises Refused.
+        """
+        log = self.loaded(*key)
+        epochs.check_committed(
+            self.leading,
+            self.name(key[0]).namespace,
+            part,
+            now=self.clock.monotonic(),
+            joined=joined,
+            end=-1 if log is None else log.high_watermark,
+        )
 
     def logs(self) -> list[KafkaLog]:
         """Returns the logs that are loaded; drops those whose topics are closed."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from heliograph.model.configuration.configuration_records import TenantInfo
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
 from region_node.faces.kafka.log.partition_log import KafkaLog
+from tests.region_node.faces.kafka.cluster.leaderships import Leaderships
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import create, produce
 from tests.region_node.faces.pulsar.harness import settle
@@ -18,14 +19,18 @@ async def offset(face: Face, log: KafkaLog) -> int:
     return await face.broker.positions.offset_of(log, log.topic.subscriptions["kafka.g"].cursor)
 
 
+async def in_two_regions(face: Face) -> None:
+    await face.admin.create_region("eu")
+    await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us", "eu")))
+    await face.admin.update_namespace(N, lambda old: replace(old, regions=("us", "eu")))
+    await settle(10)
+
+
 def test_a_row_that_only_comes_along_with_another_partitions_sets_no_cursor_back() -> None:
     """All partitions of a topic have one value: what another region has moved stands there late."""
 
     async def run(face: Face) -> None:
-        await face.admin.create_region("eu")
-        await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us", "eu")))
-        await face.admin.update_namespace(N, lambda old: replace(old, regions=("us", "eu")))
-        await settle(10)
+        await in_two_regions(face)
         client = Client(face.listener)
         (topic,) = await create(client, "t")
         for _ in range(9):
@@ -50,3 +55,22 @@ def test_a_row_that_only_comes_along_with_another_partitions_sets_no_cursor_back
         assert await offset(face, log) == 1, "and this is the group's own will"
 
     with_face(run)
+
+
+def test_an_offset_beyond_the_end_moves_no_position_where_one_region_leads() -> None:
+    heard = Leaderships()
+
+    async def run(face: Face) -> None:
+        await in_two_regions(face)
+        client = Client(face.listener)
+        (topic,) = await create(client, "t")
+        for _ in range(3):
+            await client.ask("produce", 13, produce(topic))
+        heard.say("us", 1)
+        log, committed = await face.broker.log("t", 0), Committed(face.meta, "g")
+        for number, place in ((1, 1), (90, 1), (2, 2), (3, 3)):
+            await committed.put({("t", 0): Row(number, -1, "", 1)})
+            await settle(100)
+            assert await offset(face, log) == place
+
+    with_face(run, leading=heard)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pytest
-
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.session.client_epochs import JOINS_S, KEYS_MAX, ClientEpochs
 
@@ -25,6 +23,12 @@ class Epochs:
 
     def began(self, namespace: str) -> float:
         return self.heard_at
+
+    def since(self, namespace: str) -> float:
+        return self.heard_at
+
+    def active_passive(self, namespace: str) -> bool:
+        return True
 
     def check(self, namespace: str, epoch: int = -1) -> None:
         if 0 <= epoch != 4:
@@ -47,12 +51,29 @@ def test_where_every_region_led_offsets_are_of_the_region_that_the_client_was_co
 
 
 def test_an_offset_of_another_region_is_not_committed() -> None:
-    client = ClientEpochs(Connection())
-    for epoch in (-1, 2, 4):
-        client.check_committed(Epochs(), N, {"committed_leader_epoch": epoch})
-    client.check_committed(Epochs(), N, {})
-    with pytest.raises(Refused):
-        client.check_committed(Epochs(), N, {"committed_leader_epoch": 3})
+    for part in ({"committed_leader_epoch": epoch} for epoch in (-1, 2, 4)):
+        assert committed(part) == Code.NONE
+    assert committed({}) == Code.NONE and committed({"committed_leader_epoch": 3}) == Code.FENCED_LEADER_EPOCH
+
+
+def committed(part: dict[str, int], *, now: float = 100.0 + JOINS_S, joined: bool = False, end: int = 7) -> Code:
+    try:
+        part = {"committed_offset": 7, **part}
+        ClientEpochs(Connection()).check_committed(Epochs(), N, part, now=now, joined=joined, end=end)
+    except Refused as refused:
+        return refused.code
+    return Code.NONE
+
+
+def test_a_number_without_an_epoch_is_not_committed_right_behind_a_move_but_by_who_has_joined_since() -> None:
+    early = 99.0 + JOINS_S
+    assert committed({}, now=early) == Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert committed({}, now=early, joined=True) == committed({"committed_leader_epoch": 4}, now=early) == Code.NONE
+
+
+def test_a_number_without_an_epoch_that_this_region_cannot_have_given_is_not_committed() -> None:
+    assert committed({}, end=6, joined=True) == Code.OFFSET_OUT_OF_RANGE
+    assert committed({}, end=-1) == Code.NONE, "another broker knows the end"
 
 
 def test_who_asks_with_another_regions_epoch_is_told_to_ask_again_for_a_while_for_each_epoch() -> None:
