@@ -40,14 +40,20 @@ class ConfigTransport(Protocol):
         ...
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
-        """A request to the leader. Raises MetadataUnavailable where it was surely not sent, OutcomeUnknown where it may
-        have been.
+        """A request to the leader. Raises MetadataUnavailable where it was surely not sent (MemberRefused: it was, and
+        is refused), OutcomeUnknown where it may have been done.
         """
         ...
 
     def on_forward(self, handler: ForwardHandler) -> None:
         """The handler may raise PeerError for a malformed request."""
         ...
+
+
+class MemberRefused(MetadataUnavailable):
+    """The other one is there, and does nothing with the request: it takes the sender for nobody, or is of another
+    version.
+    """
 
 
 class AloneTransport:

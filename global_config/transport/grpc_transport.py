@@ -29,7 +29,7 @@ import grpc.aio
 from cryptography import x509
 
 from global_config.transport.certificate_authorities import leads_to
-from global_config.transport.config_transport import ForwardHandler
+from global_config.transport.config_transport import ForwardHandler, MemberRefused
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
@@ -356,7 +356,7 @@ class _Peer:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
             ):
-                raise MetadataUnavailable(f"{text}: {error.details()}") from error
+                raise MemberRefused(f"{text}: {error.details()}") from error
             raise OutcomeUnknown(text) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():

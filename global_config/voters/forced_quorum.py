@@ -18,7 +18,7 @@ from typing import Any
 
 from global_config import keys
 from global_config.backup import DOUBTED, EPOCHS_MARGIN, NUMBERS_MARGIN, restored_value
-from global_config.transport.config_transport import ConfigTransport
+from global_config.transport.config_transport import ConfigTransport, MemberRefused
 from heliograph.kv.machine_commands import CommandKind, CommandStatus, MalformedCommand, command, ok, txn_fields, unpack
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.server.members_api import MembersApi
@@ -151,6 +151,8 @@ class ForcedQuorum:
     async def _answers(self, member: str) -> bool:
         try:
             await self._transport.forward(member, bytes([Frame.MEMBERS]) + body("show", "", ""), timeout_s=_ANSWER_S)
+        except MemberRefused:  # also who takes this one for no member any more
+            return True
         except MetadataError:
             return False
         return True

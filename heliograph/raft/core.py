@@ -65,12 +65,12 @@ class RaftCore(Leading):
             self._renumber_at = now + self.settings.renumber_s
             self._tell_start(now)
         if self.unproven:
-            if self.config.voters == (self.node_id,):  # there is nobody to whom it could have said anything
+            if self.deciding == (self.node_id,):  # there is nobody to whom it could have said anything
                 self.founders.lives = ((self.node_id, self.founders.life),)
                 self._found()
             elif self.founders.founders:
                 self._ask(now)
-        if self.config.voters == (self.node_id,) and self.owed is None:
+        if self.deciding == (self.node_id,) and self.owed is None:
             self._stand(now)
 
     def take_actions(self) -> Actions:
@@ -341,7 +341,7 @@ class RaftCore(Leading):
         """Whether all voters have had the time to say that they know of a later start."""
         if not self.starts.own or now >= self._begun + self.settings.election_timeout_s:
             return True
-        return self.starts.sure.issuperset(voter for voter in self.config.voters if voter != self.node_id)
+        return self.starts.sure.issuperset(voter for voter in self.deciding if voter != self.node_id)
 
     # -- election -----------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class RaftCore(Leading):
     def _hears_majority(self, now: float) -> bool:
         heard = [
             now if m == self.node_id else -FOREVER if self.progress[m].life else self.progress[m].heard
-            for m in self.config.voters
+            for m in self.deciding
         ]
         return self._majority(heard) >= now - self.settings.election_timeout_s
 
@@ -400,7 +400,7 @@ class RaftCore(Leading):
 
     def _campaign(self, now: float) -> None:
         self._follow(self.term, "", now)
-        if self.config.voters == (self.node_id,):
+        if self.deciding == (self.node_id,):
             self._stand(now)
             return
         self.role, self._votes = RaftRole.PRE_CANDIDATE, self._own_vote()
@@ -415,11 +415,11 @@ class RaftCore(Leading):
         self._count_votes(now)
 
     def _own_vote(self) -> dict[str, bool]:
-        """Who is not a voter of its own configuration does not count itself."""
-        return {self.node_id: True} if self.node_id in self.config.voters else {}
+        """Who does not count does not count itself."""
+        return {self.node_id: True} if self._counts(self.node_id) else {}
 
     def _ask_for_votes(self, request: VoteRequest) -> None:
-        for member in self.config.voters:
+        for member in self.deciding:
             if member != self.node_id:
                 self._send(member, request)
 
@@ -428,10 +428,12 @@ class RaftCore(Leading):
         return self.vote in ("", sender) and self.leader in ("", sender)
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
-        """Also with what this member has held and lost: it may be why an entry is committed."""
-        return (request.last_term, request.last_index) >= max(
-            (self.log.last_term, self.log.last_index), self.owed or (0, 0)
-        )
+        """Also with what this member has held and lost: it may be why an entry is committed. Who has left has only its
+        removal to keep: what is behind it is committed without its copy, and the one that is left may need its vote.
+        """
+        has_left = self.config.voters and self.node_id not in self.config.members and self._has_left()
+        last = self.configs.latest_index if has_left else self.log.last_index
+        return (request.last_term, request.last_index) >= max((self.log.term(last), last), self.owed or (0, 0))
 
     def _on_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
         sure = self._is_sure(sender, request.numbered) and self._has_asked(now)
@@ -457,23 +459,25 @@ class RaftCore(Leading):
 
     def _counts(self, member: str) -> bool:
         """Whether that member's vote counts."""
-        return member in self.config.voters
+        return member in self.deciding
 
     def _count_votes(self, now: float) -> None:
-        needed = len(self.config.voters) // 2 + 1
+        voters = len(self.deciding)
+        needed = voters // 2 + 1
         granted = sum(self._votes.values())
         if granted >= needed:
             if self.role is RaftRole.PRE_CANDIDATE:
                 self._stand(now)
             else:
                 self._lead(now)
-        elif len(self._votes) - granted > len(self.config.voters) - needed:
+        elif len(self._votes) - granted > voters - needed:
             self._follow(self.term, "", now)
 
     def _lead(self, now: float) -> None:
         self.role, self.leader = RaftRole.LEADER, self.node_id
         following = self.log.last_index + 1
-        self.progress = {member: Progress(following, now) for member in self.config.members if member != self.node_id}
+        fed = dict.fromkeys((*self.config.members, *self.deciding))
+        self.progress = {member: Progress(following, now) for member in fed if member != self.node_id}
         self.term_start = following
         self._round = 0
         self._append_own([(self.term, NOOP, b"")])

@@ -122,6 +122,16 @@ class CoreState:
         return self.configs.latest
 
     @property
+    def deciding(self) -> tuple[str, ...]:
+        """Whose votes and copies count: the voters of the configuration in the log, committed or not. Of two of which
+        one is being removed both, until that is committed: one that has not read of it may be forced, beside the other.
+        """
+        voters, before = self.config.voters, self.configs.before
+        if len(voters) > 1 or self.configs.latest_index <= self.commit or before.forced != self.config.forced:
+            return voters
+        return before.voters if len(before.voters) > len(voters) else voters
+
+    @property
     def generation(self) -> int:
         """What this member is of, and says in each message; 0: nobody has forced this group."""
         return max(self.config.forced, self.standing.adopted)

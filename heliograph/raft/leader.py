@@ -189,6 +189,12 @@ class Leading(CoreState):
                 f"answer, and {', '.join(silent)} "
                 f"{'does' if len(silent) == 1 else 'do'} not: start them, or remove those first"
             )
+        gone = [member for member in self.config.voters if member not in config.voters and not self._answers(member)]
+        if gone and len(config.voters) == 1:
+            raise NotAllowed(
+                f"{gone[0]!r} does not answer: the last but one voter goes only once it has read of it, as it could be "
+                "forced to go on alone. Start it, or, where it is lost for good, force the quorum without it"
+            )
 
     def _append_own(self, entries: list[Entry]) -> None:
         super()._append_own(entries)
@@ -200,6 +206,8 @@ class Leading(CoreState):
         """Who was removed has been sent its removal, and is fed no longer; a leader that was goes at its next tick."""
         for member in [member for member in self.progress if member not in self.config.members]:
             del self.progress[member]
+        if self.config.voters == (self.node_id,):  # before anybody hears of it: who went is asked for nothing any more
+            self._set_hard_state(self.term, self.vote)
         if self._has_left():
             heir = max(self.config.voters, key=lambda member: self.progress[member].counted)
             self._send(heir, TimeoutNow(self.term))
@@ -219,8 +227,8 @@ class Leading(CoreState):
     # -- committing ---------------------------------------------------------------------------------------------------
 
     def _voter_marks(self) -> tuple[str, ...]:
-        """Whose copies and answers count: the voters of the configuration in the log, committed or not."""
-        return self.config.voters
+        """Whose copies and answers count."""
+        return self.deciding
 
     @staticmethod
     def _majority(marks: list[float] | list[int]) -> float:

@@ -13,6 +13,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
+from global_config.transport.config_transport import MemberRefused
 from global_config.voters.forced_quorum import HEARD_S, STOPPED, TELL_S, ForcedQuorum
 from heliograph.kv.machine_commands import CommandStatus, refusal
 from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
@@ -307,6 +308,18 @@ class Answering:
 
     def report(self) -> dict[str, Any]:
         return {}
+
+
+def test_who_refuses_is_there() -> None:
+    class Refusing(Answering):
+        error: MetadataError
+
+        async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+            raise self.error
+
+    lent: Any = Refusing(b"")
+    for lent.error, answers in ((MemberRefused("no"), True), (MetadataUnavailable("no connection"), False)):
+        assert asyncio.run(ForcedQuorum(lent, lent, lent, lent)._answers("us")) is answers
 
 
 @pytest.mark.parametrize(

@@ -194,18 +194,67 @@ def test_who_may_not_stand_forgets_a_leader_that_is_silent() -> None:
 
 
 def test_a_member_whose_removal_is_not_committed_may_stand_but_not_vote_for_itself() -> None:
-    core = make(Config(("a", "b")), term=1, entries=[(1, COMMAND, b"x"), (1, CONFIG, encode_config(Config(("b",))))])
+    core = make(THREE, term=1, entries=[(1, COMMAND, b"x"), (1, CONFIG, encode_config(Config(("b", "c"))))])
     core.tick(2.0)
-    core.take_actions()
-    assert core.role is RaftRole.PRE_CANDIDATE
-    core.receive("b", VoteReply(2, True, True), 2.0)
-    assert core.role is RaftRole.CANDIDATE
-    core.receive("b", VoteReply(2, True), 2.0)
-    assert core.role is RaftRole.LEADER
+    for pre, role in ((True, RaftRole.CANDIDATE), (False, RaftRole.LEADER)):
+        settle(core)
+        core.receive("b", VoteReply(2, True, pre), 2.0)
+        assert core.role is not role, "its own vote does not count"
+        core.receive("c", VoteReply(2, True, pre), 2.0)
+        assert core.role is role
+    settle(core)
     core.receive("b", AppendReply(2, 3, True), 2.1)
-    assert core.commit == 3, "its own copy does not count"
+    assert core.commit == 0, "its own copy does not count"
+    core.receive("c", AppendReply(2, 3, True), 2.1)
+    assert core.commit == 3
     core.tick(core.next_deadline())
     assert core.role is RaftRole.FOLLOWER
+
+
+def test_the_last_but_one_voter_goes_only_once_it_has_read_of_it() -> None:
+    """Else it could be forced to go on alone, beside the one that does already."""
+    core = make(Config(("a", "b")))
+    elect(core)
+    core.receive("b", AppendReply(core.term, 1, True), 2.1)
+    settle(core)
+    assert core.change(Remove("b"), 2.2) == 2
+    settle(core)
+    assert core.commit == 1, "its own copy is not enough"
+    core.receive("b", AppendReply(core.term, 2, True), 2.3)
+    actions = core.take_actions()
+    assert core.commit == 2 and actions.stores, "it is durable before anybody hears of it"
+    core.on_durable(actions.durable_mark)
+    assert core.propose([b"x"]) == 3 and settle(core) and core.commit == 3, "from then on it is alone"
+
+
+def test_of_two_voters_neither_leads_alone_while_a_removal_is_not_committed() -> None:
+    entries = [(1, COMMAND, b"x"), (1, CONFIG, encode_config(Config(("a",))))]
+    core = make(Config(("a", "b")), term=1, entries=entries)
+    core.tick(2.0)
+    for pre in (True, False):
+        assert core.role is not RaftRole.LEADER and any(isinstance(m, VoteRequest) for m in sent(settle(core), "b"))
+        core.receive("b", VoteReply(2, True, pre), 2.0)
+    settle(core)
+    assert core.role is RaftRole.LEADER and core.commit == 0
+    core.receive("b", AppendReply(2, 3, True), 2.1)
+    assert core.commit == 3
+
+
+def test_who_has_left_elects_the_one_that_does_not_know_yet_that_it_is_alone() -> None:
+    removal = (1, CONFIG, encode_config(Config(("b",))))
+    core = make(Config(("a", "b")), term=1, entries=[removal, (1, COMMAND, b"which b has not heard of")])
+    core.commit = 1
+    for last, granted in ((0, False), (1, True)):
+        core.receive("b", VoteRequest(2 + last, last, last), 50.0)
+        assert sent(settle(core), "b") == [VoteReply(2 + last, granted)]
+
+
+def test_a_voter_of_two_that_does_not_answer_is_not_removed() -> None:
+    core = make(Config(("a", "b")))
+    elect(core)
+    core.receive("b", AppendReply(core.term, 1, True), 2.1)
+    with pytest.raises(NotAllowed, match=r"'b' does not answer: .*force the quorum"):
+        core.change(Remove("b"), 3.2)
 
 
 def test_a_member_outside_of_any_group_waits() -> None:
