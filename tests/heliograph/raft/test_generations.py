@@ -142,6 +142,23 @@ def test_a_voter_that_was_left_behind_is_not_heard_by_one_that_is_alone_again() 
     assert core.progress["b"].match == 0
 
 
+@pytest.mark.parametrize("sender", ["b", "z"])
+def test_only_a_member_or_one_that_was_left_behind_supersedes(sender: str) -> None:
+    """Another one with a certificate of the group, as one that was removed, does not."""
+    removal = [(1, CONFIG, encode_config(Config(("a", "b", "z")))), (1, CONFIG, encode_config(TWO))]
+    core = make(TWO, term=3, entries=[*removal, (3, COMMAND, b"x")])
+    core.commit = 3
+    core.hear(sender, LaterGeneration(0), LATER, 5.0)
+    assert bool(core.standing.superseded) is (sender == "b") and not sent(settle(core), sender)
+    alone = forced()
+    alone.hear(sender, LaterGeneration(0), LATER + (1 << 32), 60.0)
+    assert bool(alone.standing.superseded) is (sender == "b")
+    alone = forced()
+    alone.configs.compact(alone.commit)
+    alone.hear(sender, LaterGeneration(0), LATER + (1 << 32), 60.0)
+    assert alone.standing.superseded, "it has forgotten whom it left behind"
+
+
 def test_who_holds_nothing_goes_over_and_learns() -> None:
     core = make(TWO, name="b")
     core.hear("a", Append(1 << 33, 0, 0, 0, [(1 << 33, COMMAND, b"x")]), LATER, 5.0)
