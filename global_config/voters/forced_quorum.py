@@ -42,6 +42,7 @@ TELL_S = 10.0
 _AT_ONCE = 100
 """So many rows are changed by one transaction."""
 _ANSWER_S = 1.0
+_GENERATION_DIGITS_MAX = 20
 
 
 def left_behind(record: bytes) -> dict[str, str]:
@@ -50,6 +51,13 @@ def left_behind(record: bytes) -> dict[str, str]:
     """
     found: dict[str, str] = json.loads(record)["addresses"]
     return found
+
+
+def _generation(said: str) -> int:
+    """Raises NotAllowed where it is none: 64 bits."""
+    if len(said) > _GENERATION_DIGITS_MAX or not said.isdecimal():
+        raise NotAllowed(f"{said[:50]!r} is no generation")
+    return int(said)
 
 
 class ForcedQuorum:
@@ -72,7 +80,7 @@ class ForcedQuorum:
             case "rejoin":
                 return ok(api.report(), await self._rejoin(member, timeout_s))
             case "set-aside":
-                return ok(self._set_aside(int(said)) if said.isdecimal() else False, self._raft.settled)
+                return ok(self._set_aside(_generation(said)), self._raft.settled)
         return None
 
     # -- forcing ------------------------------------------------------------------------------------------------------

@@ -221,10 +221,12 @@ class RaftCore(Leading):
 
     def set_aside(self, generation: int, now: float) -> None:
         """What this member holds is to be set aside at its next start, for that generation has left it behind. Raises
-        NotAllowed where it has not.
+        NotAllowed where it has not, as far as the others have said.
         """
         if generation <= self.generation or generation < self.standing.superseded:
             raise NotAllowed(f"{self.node_id!r} is of a later generation, or of this one: nothing of it is set aside")
+        if generation != self.standing.superseded:
+            raise NotAllowed(f"{self.node_id!r} has not heard yet that it was left behind: try again in a moment")
         self._supersede(Standing(self.standing.adopted, generation, True), now)
 
     @property

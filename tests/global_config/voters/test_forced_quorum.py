@@ -310,6 +310,24 @@ class Answering:
         return {}
 
 
+@pytest.mark.parametrize("said", ["", "-1", "x", "9" * 5000])
+def test_what_is_no_generation_sets_nothing_aside(said: str) -> None:
+    lent: Any = Answering(b"")
+    with pytest.raises(NotAllowed, match="is no generation"):
+        asyncio.run(ForcedQuorum(lent, lent, lent, lent).answer(lent, "set-aside", "us", said, timeout_s=1.0))
+
+
+def test_a_leader_is_not_superseded_by_a_request() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await instance.clients["us"].put("/before", b"1")
+        for name in TWO:
+            with pytest.raises(NotAllowed, match="not heard yet"):
+                await instance.clients[name].members("set-aside", name, str((1 << 64) - 1))
+        await instance.clients["us"].put("/after", b"1")
+
+    simulate(main, regions=TWO)
+
+
 def test_who_refuses_is_there() -> None:
     class Refusing(Answering):
         error: MetadataError

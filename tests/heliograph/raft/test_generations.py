@@ -174,6 +174,10 @@ def test_only_what_was_left_behind_is_set_aside() -> None:
     with pytest.raises(NotAllowed, match="nothing of it is set aside"):
         core.set_aside(core.generation, 60.0)
     left = make(TWO, name="b", term=3, entries=[(3, COMMAND, b"x")])
+    with pytest.raises(NotAllowed, match="not heard yet"):
+        left.set_aside(core.generation, 60.0)
+    assert not left.standing.superseded, "nobody's word but the group's"
+    left.hear("a", LaterGeneration(0), core.generation, 60.0)
     left.set_aside(core.generation, 60.0)
     assert left.take_actions().standing == Standing(0, core.generation, True)
     with pytest.raises(NotAllowed):
