@@ -10,7 +10,7 @@ that says so; watches, and so the copies in brokers, go on meanwhile, and say ho
 from __future__ import annotations
 
 import ssl as tls
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -103,7 +103,7 @@ class ConfigNode(GroupNode):
         self.forced = ForcedQuorum(raft, machine, self.transport, self._clock, self._settings.forced_heard_s)
         return MembersApi(raft, "config", self.forced)
 
-    def _beginning(self, machine: KvMachine) -> list[bytes]:
+    def _beginning(self, machine: KvMachine) -> Iterator[bytes]:
         return self.forced.beginning(machine)
 
     def _on_config(self, config: Config) -> None:

@@ -13,14 +13,14 @@ Source: docs/decisions/0244-a-forced-quorum-is-another-generation.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from global_config import keys
 from global_config.backup import DOUBTED, EPOCHS_MARGIN, NUMBERS_MARGIN, restored_value
 from global_config.transport.config_transport import ConfigTransport, MemberRefused
 from heliograph.kv.machine_commands import CommandKind, CommandStatus, MalformedCommand, command, ok, txn_fields, unpack
-from heliograph.kv.metadata_store import Put
+from heliograph.kv.metadata_store import Delete, Op, Put, prefix_end
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.leadership import FLOOR, WRITERS
@@ -41,6 +41,8 @@ TELL_S = 10.0
 """So often who goes on tells the others that they were left behind."""
 _AT_ONCE = 100
 """So many rows are changed by one transaction."""
+_BYTES_AT_ONCE = 512 << 10
+"""Rows of so many bytes are, and of one row more: far below what a transaction may have."""
 _ANSWER_S = 1.0
 _GENERATION_DIGITS_MAX = 20
 
@@ -51,6 +53,31 @@ def left_behind(record: bytes) -> dict[str, str]:
     """
     found: dict[str, str] = json.loads(record)["addresses"]
     return found
+
+
+def _txn(*ops: Op) -> bytes:
+    return command(CommandKind.TXN, txn_fields(ops))
+
+
+def _forcing(record: dict[str, Any]) -> Put:
+    return Put(keys.FORCING, json.dumps(record, sort_keys=True).encode())
+
+
+def _doubts(machine: KvMachine, forcing: dict[str, Any]) -> Iterator[bytes]:
+    """Commands that put in doubt what may have moved, behind the row that `forcing` says it has come through. An empty
+    one stands for rows that stay as they are.
+    """
+    for prefix in sorted(DOUBTED):
+        start, end = max(prefix, forcing["through"] + "\0"), prefix_end(prefix)
+        more = start < end
+        while more:
+            rows, more = machine.range(start, end, _AT_ONCE, _BYTES_AT_ONCE)
+            changed = []
+            for key, value, _ in rows:
+                start = key + "\0"
+                if (new := restored_value(key, value, forcing["at_ms"], WHY)) != value:
+                    changed.append(Put(key, new))
+            yield _txn(*changed, _forcing({**forcing, "through": rows[-1][0]})) if changed else b""
 
 
 def _generation(said: str) -> int:
@@ -165,36 +192,37 @@ class ForcedQuorum:
             return False
         return True
 
-    def beginning(self, machine: KvMachine) -> list[bytes]:
-        """What the leader of a generation applies before anybody's command, until that is written down."""
-        generation, now_ms = self._raft.generation, self._clock.wall_ms()
-        found = machine.get(keys.FORCED)
+    def beginning(self, machine: KvMachine) -> Iterator[bytes]:
+        """What the leader of a generation applies before anybody's command, until that is written down. How far it has
+        come stands in the table with each step, so that it is gone on with, by the same clock.
+        """
+        generation, found = self._raft.generation, machine.get(keys.FORCED)
         if not generation or (found is not None and json.loads(found[0])["generation"] == generation):
-            return []
-        changed: list[Put] = []
-        commands: list[bytes] = []
+            return
+        begun = machine.get(keys.FORCING)
+        forcing: dict[str, Any] = {} if begun is None else json.loads(begun[0])
+        if forcing.get("generation") != generation:
+            forcing = {"format": 1, "generation": generation, "at_ms": self._clock.wall_ms(), "through": ""}
+            if is_lossy(generation):
+                for counter, margin in ((keys.NUMBERS, NUMBERS_MARGIN), (keys.INCARNATIONS, EPOCHS_MARGIN)):
+                    yield command(CommandKind.NEXT_IDS, [counter, margin, 1])
+            yield _txn(_forcing(forcing))
+        at_ms: int = forcing["at_ms"]
+        last: list[Op] = []
         if is_lossy(generation):
-            for prefix in DOUBTED:
-                for key, value, _ in machine.under(prefix):
-                    if (new := restored_value(key, value, now_ms, WHY)) != value:
-                        changed.append(Put(key, new))
+            yield from _doubts(machine, forcing)
             if machine.get(FLOOR) is None:
-                changed.append(Put(FLOOR, b"%d" % now_ms))
-            for counter, margin in ((keys.NUMBERS, NUMBERS_MARGIN), (keys.INCARNATIONS, EPOCHS_MARGIN)):
-                commands.append(command(CommandKind.NEXT_IDS, [counter, margin, 1]))
-            changed.append(Put(keys.RESTORED, b"%d" % now_ms))
-        before = {} if found is None else left_behind(found[0])
+                last.append(Put(FLOOR, b"%d" % at_ms))
+            last.append(Put(keys.RESTORED, b"%d" % at_ms))
         record = {
             "format": 1,
             "generation": generation,
             "by": self._raft.node_id,
-            "at_ms": now_ms,
-            "addresses": before | self._raft.left_behind(),
+            "at_ms": at_ms,
+            "addresses": ({} if found is None else left_behind(found[0])) | self._raft.left_behind(),
         }
-        changed.append(Put(keys.FORCED, json.dumps(record, sort_keys=True).encode()))
-        for start in range(0, len(changed), _AT_ONCE):
-            commands.append(command(CommandKind.TXN, txn_fields(changed[start : start + _AT_ONCE])))
-        return commands
+        done = Put(keys.FORCED, json.dumps(record, sort_keys=True).encode())
+        yield _txn(*last, done, Delete(keys.FORCING))
 
     async def tell(self) -> None:
         """Tells those that were left behind, and have not come back: one of them may have been forced as well, and asks

@@ -12,7 +12,7 @@ command of its leadership.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import (
     CorruptData,
+    HeliographError,
     LeaseLost,
     MetadataError,
     MetadataUnavailable,
@@ -101,8 +102,10 @@ class ServiceSettings:
     forward_timeout_s: float = 2.0
     """Bounds one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
-    begin: Callable[[KvMachine], Sequence[bytes]] | None = None
-    """What each leader applies, by the table as it finds it, before the first command of a client."""
+    begin: Callable[[KvMachine], Iterable[bytes]] | None = None
+    """What each leader applies, by the table as it finds it, before the first command of a client: one after the other,
+    each made when the one before is applied; an empty one lets others go on. Where that ends early it begins again.
+    """
     begins_for_reads: bool = False
     """Whether `begin` comes before the first read and renewal, too; where it says something, a full disk keeps them
     out.
@@ -136,7 +139,7 @@ class MetaService:
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
         self._leadership = self._begun = 0
         """Changes with each change of role; the one in which what a leader begins with was applied last."""
-        self._beginning = asyncio.Lock()
+        self._beginning: asyncio.Task[HeliographError | None] | None = None
         self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -300,21 +303,37 @@ class MetaService:
                     raise self._not_leader()
                 return ok()
 
-    async def _begin(self, commands: Callable[[KvMachine], Sequence[bytes]], left_s: float) -> None:
-        """One at a time: none reads the table while a client's command behind another one's changes it. Raises
-        MetadataUnavailable.
+    async def _begin(self, commands: Callable[[KvMachine], Iterable[bytes]], left_s: float) -> None:
+        """One at a time: none reads the table while a client's command behind another one's changes it. It may take
+        longer than anybody waits. Raises MetadataUnavailable.
         """
+        if self._beginning is None or self._beginning.done():
+            self._beginning = self._tasks.spawn(self._begin_all(commands))
+        task = self._beginning
+        await asyncio.wait([task], timeout=left_s)
+        if not task.done() or task.cancelled():
+            raise MetadataUnavailable(self.unavailable_text)
+        if (error := task.result()) is not None:
+            raise error
+
+    async def _begin_all(self, commands: Callable[[KvMachine], Iterable[bytes]]) -> HeliographError | None:
+        """Why it ended early; None: what there was to do is applied."""
+        leadership, timeout_s = self._leadership, self._settings.request_timeout_s
+        if leadership == self._begun:
+            return None
         try:
-            async with asyncio.timeout(left_s), self._beginning:
-                leadership = self._leadership
-                if leadership == self._begun:
-                    return
-                await self.replica.read_barrier(timeout_s=left_s)
-                for one in commands(self.machine):
-                    await self.replica.propose(one, timeout_s=left_s)
-                self._begun = leadership
-        except (OutcomeUnknown, TimeoutError) as error:  # of the beginning; nothing else was proposed
-            raise MetadataUnavailable(str(error) or self.unavailable_text) from error
+            await self.replica.read_barrier(timeout_s=timeout_s)
+            for one in commands(self.machine):
+                if one:
+                    await self.replica.propose(one, timeout_s=timeout_s)
+                else:
+                    await asyncio.sleep(0)
+            self._begun = leadership
+        except OutcomeUnknown as error:  # of the beginning; nothing else was proposed
+            return MetadataUnavailable(str(error))
+        except (MetadataError, CorruptData) as error:
+            return error
+        return None
 
     def _not_leader(self) -> NotLeaderHere:
         leader = self.replica.leader

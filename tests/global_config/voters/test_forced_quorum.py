@@ -15,7 +15,9 @@ from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.transport.config_transport import MemberRefused
 from global_config.voters.forced_quorum import HEARD_S, STOPPED, TELL_S, ForcedQuorum
-from heliograph.kv.machine_commands import CommandStatus, refusal
+from heliograph.kv.machine_commands import CommandKind, CommandStatus, command, refusal, txn_fields
+from heliograph.kv.metadata_store import Put
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
 from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed
 from heliograph.raft.core import RaftCore
@@ -308,6 +310,43 @@ class Answering:
 
     def report(self) -> dict[str, Any]:
         return {}
+
+
+class Forced:
+    """A leader of a lossy generation. now_ms: its clock."""
+
+    generation, node_id, now_ms = 1 << 32 | 1, "eu", 1000
+
+    def left_behind(self) -> dict[str, str]:
+        return {"us": ""}
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def test_what_is_put_in_doubt_is_gone_on_with_where_it_was_interrupted_and_in_pieces_that_are_taken() -> None:
+    lent: Any = Forced()
+    machine, node = KvMachine(), ForcedQuorum(lent, lent, lent, lent)
+    for n in range(250):
+        running = json.dumps({"state": "running", "n": "x" * 50_000 if n < 90 else n}).encode()
+        puts = [Put(leadership(f"public/{n:03}"), Leadership(active="us", epoch=7).encode())]
+        machine.apply(n + 1, command(CommandKind.TXN, txn_fields([*puts, Put(f"{keys.OPERATIONS}{n:03}", running)])))
+    sizes: list[int] = []
+    for _ in range(100):
+        before = machine.index
+        for one, _ in zip(node.beginning(machine), range(5), strict=False):  # then it is interrupted
+            sizes.append(len(one))
+            if one:
+                machine.apply(machine.index + 1, one)
+        lent.now_ms += 1
+        if machine.index == before:
+            break
+    assert max(sizes) < 1 << 20 and machine.get(keys.FORCED) is not None and machine.get(keys.FORCING) is None
+    for n in range(250):
+        found = machine.get(leadership(f"public/{n:03}"))
+        assert found is not None and Leadership.decode(found[0]).epoch == 1000, "each once, by one clock"
+        operation = machine.get(f"{keys.OPERATIONS}{n:03}")
+        assert operation is not None and json.loads(operation[0])["state"] == "cancelled"
 
 
 @pytest.mark.parametrize("said", ["", "-1", "x", "9" * 5000])

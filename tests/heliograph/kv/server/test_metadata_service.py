@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +11,7 @@ from heliograph.kv.machine_commands import CommandKind, CommandStatus, command, 
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.server.metadata_service import MetaService, ServiceSettings
 from heliograph.kv.state_machine import KvMachine
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.metadata_frames import Frame, body
 from tests.heliograph.kv.replica import LogReplica, SharedLog
@@ -49,3 +51,24 @@ def test_who_is_deposed_at_its_beginning_sends_a_read_on_to_the_next_leader() ->
             await service.stop()
 
     assert asyncio.run(main()) == CommandStatus.NOT_LEADER
+
+
+def test_a_beginning_that_takes_longer_than_anybody_waits_goes_on() -> None:
+    begun: list[int] = []
+
+    def begin(table: KvMachine) -> Iterator[bytes]:
+        begun.append(0)
+        yield b""
+        yield command(CommandKind.TXN, txn_fields([Put("/begun", b"1")]))
+
+    async def main() -> None:
+        service, _ = serving(ServiceSettings(begin=begin, begins_for_reads=True))
+        try:
+            with pytest.raises(MetadataUnavailable):
+                await service._begin(begin, 0.0)
+            assert unpack(await service.handle(Frame.GET, body("/begun")))[0] == CommandStatus.OK
+            assert service.machine.get("/begun") is not None and len(begun) == 1
+        finally:
+            await service.stop()
+
+    asyncio.run(main())
