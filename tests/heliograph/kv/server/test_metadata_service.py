@@ -58,14 +58,21 @@ def test_a_beginning_that_takes_longer_than_anybody_waits_goes_on() -> None:
 
     def begin(table: KvMachine) -> Iterator[bytes]:
         begun.append(0)
-        yield b""
         yield command(CommandKind.TXN, txn_fields([Put("/begun", b"1")]))
 
     async def main() -> None:
         service, _ = serving(ServiceSettings(begin=begin, begins_for_reads=True))
+        disk, propose = asyncio.Event(), service.replica.propose
+
+        async def slowly(one: bytes, *, timeout_s: float) -> bytes:
+            await disk.wait()
+            return await propose(one, timeout_s=timeout_s)
+
+        service.replica.propose = slowly  # type: ignore[method-assign]
         try:
             with pytest.raises(MetadataUnavailable):
-                await service._begin(begin, 0.0)
+                await service._begin(begin, 0.01)
+            disk.set()
             assert unpack(await service.handle(Frame.GET, body("/begun")))[0] == CommandStatus.OK
             assert service.machine.get("/begun") is not None and len(begun) == 1
         finally:
