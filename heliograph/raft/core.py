@@ -189,7 +189,9 @@ class RaftCore(Leading):
                 if not self._may_leave_behind(sender):
                     return False
                 self._supersede(Standing(self.standing.adopted, generation), now)
-            else:
+            else:  # what was on its way is of another history
+                self._follow(self.term, "", now)
+                self._incoming = None
                 self._stand_as(Standing(generation))
                 if self.starts.own:  # what was told before was not heard
                     self._tell_start(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import crc32c
 import pytest
 
 from heliograph.model.errors import NotAllowed, PeerError
@@ -17,6 +18,9 @@ from heliograph.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     LaterGeneration,
+    SnapshotChunk,
+    SnapshotMeta,
+    SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -140,6 +144,18 @@ def test_a_voter_that_was_left_behind_is_not_heard_by_one_that_is_alone_again() 
     core.hear("b", HeartbeatReply(core.term, 99), 0, 51.1)
     core.hear("b", AppendReply(core.term, 4, True), 0, 51.1)
     assert core.progress["b"].match == 0
+
+
+def test_a_snapshot_of_before_is_not_installed_by_who_goes_over() -> None:
+    core = make(TWO, name="b")
+    meta = SnapshotMeta(5, 3, TWO, 4, crc32c.crc32c(b"1234"))
+    core.hear("a", SnapshotChunk(3, meta, 0, b"1234"), 0, 5.0)
+    ((number, *_),) = core.take_actions().pieces
+    core.hear("a", Heartbeat(1 << 33, 0, 1), LATER, 5.1)
+    assert core.generation == LATER and core.leader == "a"
+    core.on_piece_stored(number)
+    actions = core.take_actions()
+    assert actions.snapshot is None and not any(isinstance(m, AppendReply | SnapshotReply) for m in sent(actions, "a"))
 
 
 @pytest.mark.parametrize("sender", ["b", "z"])
