@@ -3,13 +3,16 @@
 Is: writing and reading it, and setting aside what is in a folder that was left behind. Isn't: what follows from it
 (`core`).
 Invariants: "adopted" is durable before the first entry of that generation; what is set aside is renamed within the
-folder, and never read, written, or removed again; the file goes last, so that what was interrupted is gone on with.
+folder to a name that nothing has, and never read, written, or removed again; the file says last that it is, so that
+what was interrupted is gone on with, and which generation it was for, so that nothing of an earlier one is heard.
 
     numbers as `checksummed_file` keeps them: the generation; stage 1: adopted, 2: superseded, 3: superseded, and to be
     set aside
 """
 
 from __future__ import annotations
+
+from itertools import chain, count
 
 from heliograph.model.errors import CorruptData
 from heliograph.raft.disk import checksummed_file, starts_file
@@ -48,14 +51,22 @@ def read(disk: Disk) -> Standing:
 
 def begin(disk: Disk) -> Standing:
     """As `read`, of a folder that is empty behind it where it was to be set aside, but for the numbers of its starts:
-    with an earlier one it would be taken for an older copy. Blocking. Raises OSError, CorruptData.
+    with an earlier one it would be taken for an older copy. It has gone over to the generation that left it behind then.
+    Blocking. Raises OSError, CorruptData.
     """
     standing = read(disk)
     if not standing.set_aside:
         return standing
-    for name in disk.names():
+    names = disk.names()
+    for name in names:
         if name not in (GENERATION, starts_file.STARTS) and not name.startswith(ASIDE):
-            disk.rename(name, f"{ASIDE}{standing.superseded:016x}-{name}")
+            disk.rename(name, _free_name(f"{ASIDE}{standing.superseded:016x}-{name}", names))
     disk.sync_directory()
-    checksummed_file.remove(disk, GENERATION)
-    return Standing()
+    over = Standing(standing.superseded)
+    checksummed_file.replace_numbers(disk, GENERATION, over.adopted, _ADOPTED, ())
+    return over
+
+
+def _free_name(name: str, names: list[str]) -> str:
+    """What was set aside before, for the same generation, stays."""
+    return next(free for free in chain((name,), (f"{name}-{n}" for n in count(2))) if free not in names)
