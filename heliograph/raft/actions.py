@@ -76,13 +76,15 @@ class Actions:
        the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
        `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before;
        nothing waits for it.
-    2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
+    2. Send `sends`, as of `generation`, also where another one has begun since; for `chunks` (to, snapshot, offset)
+       read the bytes, and send them as a SnapshotChunk of `term`, and of it.
     3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next
        batches need not wait for it.)
     4. Answer `reads` (tokens, index): they may be served once that index is applied. `lost_reads`: no longer leader.
     """
 
     term: int = 0
+    generation: int = 0
     standing: Standing | None = None
     life: int = 0
     starts: StartsRecord | None = None

@@ -156,7 +156,7 @@ class CoreState:
         as many that are empty as others.
         """
         out, last = self._out, self.log.last_index
-        out.term = self.term
+        out.term, out.generation = self.term, self.generation
         if self._unsaved <= last:
             out.first_index = self._unsaved
             out.entries = self.log.slice(self._unsaved, last + 1)

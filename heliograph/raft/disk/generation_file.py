@@ -51,8 +51,8 @@ def read(disk: Disk) -> Standing:
 
 def begin(disk: Disk) -> Standing:
     """As `read`, of a folder that is empty behind it where it was to be set aside, but for the numbers of its starts:
-    with an earlier one it would be taken for an older copy. It has gone over to the generation that left it behind then.
-    Blocking. Raises OSError, CorruptData.
+    with an earlier one it would be taken for an older copy. It has gone over then to the generation that left it
+    behind. Blocking. Raises OSError, CorruptData.
     """
     standing = read(disk)
     if not standing.set_aside:

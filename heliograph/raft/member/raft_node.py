@@ -429,9 +429,9 @@ class RaftNode(GroupCalls):
             return False
         actions, _ = self._batches.popleft()
         for to, message in actions.sends:
-            self._transport.send(to, encode(message, self.generation))
+            self._transport.send(to, encode(message, actions.generation))
         for to, meta, offset in actions.chunks:
-            self._send_chunk(actions.term, to, meta, offset)
+            self._send_chunk(actions.term, actions.generation, to, meta, offset)
         self._unapplied.append(actions)
         if not self._snapshotter.restoring:
             self._apply_next()
@@ -455,7 +455,7 @@ class RaftNode(GroupCalls):
                 self._waiting.lose(token, self.leader)
             self._waiting.serve(self.applied_index)
 
-    def _send_chunk(self, term: int, to: str, meta: SnapshotMeta, offset: int) -> None:
+    def _send_chunk(self, term: int, generation: int, to: str, meta: SnapshotMeta, offset: int) -> None:
         def read(data: bytes | None, error: BaseException | None) -> None:
             core = self._core
             if core is None or self._stopped:
@@ -464,7 +464,7 @@ class RaftNode(GroupCalls):
                 core.on_chunk_missing(to, meta)
                 self._pump()
             else:
-                self._transport.send(to, encode(SnapshotChunk(term, meta, offset, data), core.generation))
+                self._transport.send(to, encode(SnapshotChunk(term, meta, offset, data), generation))
 
         self._storage.read_chunk(meta, offset, self.settings.core.chunk_bytes, read)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
 import crc32c
 import pytest
 
 from heliograph.model.errors import NotAllowed, PeerError
 from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.generations import Standing, following, is_lossy, number_of
+from heliograph.raft.member.raft_node import RaftNode
 from heliograph.raft.membership import AddLearner
 from heliograph.raft.messages import (
     COMMAND,
@@ -144,6 +149,25 @@ def test_a_voter_that_was_left_behind_is_not_heard_by_one_that_is_alone_again() 
     core.hear("b", HeartbeatReply(core.term, 99), 0, 51.1)
     core.hear("b", AppendReply(core.term, 4, True), 0, 51.1)
     assert core.progress["b"].match == 0
+
+
+def test_what_was_decided_before_a_generation_leaves_as_of_before() -> None:
+    """Else a vote of before would count as one of the generation, which does not lie on the disk yet."""
+    core = make(TWO, term=3, entries=[(3, COMMAND, b"x")])
+    core.hear("b", VoteRequest(9, 99, 9, pre=True), 0, 50.0)
+    before = core.take_actions()
+    core.force(99, 50.0)
+    raws: list[bytes] = []
+    node: Any = SimpleNamespace(
+        _batches=deque([(before, False), (core.take_actions(), True)]),
+        _transport=SimpleNamespace(send=lambda to, raw: raws.append(raw)),
+        _unapplied=deque(),
+        _snapshotter=SimpleNamespace(restoring=True),
+        generation=core.generation,
+    )
+    while RaftNode._release_next(node):
+        pass
+    assert raws and [generation_of(raw) for raw in raws] == [0] * len(raws)
 
 
 def test_a_snapshot_of_before_is_not_installed_by_who_goes_over() -> None:
