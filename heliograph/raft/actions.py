@@ -105,6 +105,10 @@ class Actions:
     reads: list[tuple[list[int], int]] = field(default_factory=list)
     lost_reads: list[int] = field(default_factory=list)
 
+    def be_of(self, generation: int) -> None:
+        """They were decided in that one."""
+        self.generation = generation
+
     @property
     def stores(self) -> bool:
         told = self.hard_state is not None or self.proven is not None or self.starts is not None

@@ -186,7 +186,7 @@ class RaftCore(Leading):
         """Whether a message is of this member's generation, and is heard."""
         if generation > max(self.generation, self.standing.superseded):
             if self.log.last_index or self.snapshot is not None:
-                if not self._may_leave_behind(sender):
+                if not self.configs.may_leave_behind(sender, self.commit):
                     return False
                 self._supersede(Standing(self.standing.adopted, generation), now)
             else:  # what was on its way is of another history
@@ -200,17 +200,6 @@ class RaftCore(Leading):
         if generation < self.generation and not isinstance(message, LaterGeneration):
             self._send(sender, LaterGeneration(0))
         return generation == self.generation and not isinstance(message, LaterGeneration)
-
-    def _may_leave_behind(self, sender: str) -> bool:
-        """Whether that one may have been forced without this member: it is one of the group, or was one when this
-        member was forced itself. Who was removed may go on alone, and leaves nobody behind. Where the log has forgotten
-        who was left behind it may be anybody: else two that were forced would go on beside each other.
-        """
-        configs, behind = self.configs, self.configs.left_behind()
-        if behind is self.config and behind.forced:
-            return True
-        before = configs.before.members if configs.latest_index > self.commit else ()
-        return sender in (*self.config.members, *behind.members, *before)
 
     def _stand_as(self, standing: Standing) -> None:
         self.standing = self._out.standing = standing

@@ -156,7 +156,8 @@ class CoreState:
         as many that are empty as others.
         """
         out, last = self._out, self.log.last_index
-        out.term, out.generation = self.term, self.generation
+        out.term = self.term
+        out.be_of(self.generation)
         if self._unsaved <= last:
             out.first_index = self._unsaved
             out.entries = self.log.slice(self._unsaved, last + 1)

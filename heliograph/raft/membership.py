@@ -132,6 +132,17 @@ class Configurations:
         """The one before the latest that was forced, as far as it is known; that one itself else."""
         return next((config for _, config in reversed(self._rows) if config.forced != self.latest.forced), self.latest)
 
+    def may_leave_behind(self, sender: str, commit: int) -> bool:
+        """Whether that one may have been forced without this member: it is one of the group, or was one when this
+        member was forced itself. Who was removed may go on alone, and leaves nobody behind. Where the log has forgotten
+        who was left behind it may be anybody: else two that were forced would go on beside each other.
+        """
+        behind = self.left_behind()
+        if behind is self.latest and behind.forced:
+            return True
+        before = self.before.members if self.latest_index > commit else ()
+        return sender in (*self.latest.members, *behind.members, *before)
+
     def at(self, index: int) -> Config:
         """In effect at `index`, which lies at the log's base or behind it."""
         return next(config for at, config in reversed(self._rows) if at <= index)

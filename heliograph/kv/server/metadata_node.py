@@ -91,7 +91,16 @@ class GroupNode:
         self.service.on_damage = self.raft.table_damaged
         self.raft.on_role_change = self.service.on_role_change
         self.raft.on_config = transport.on_config
-        self.server = MetaServer(self.service, host, port, node=node_id, ssl=ssl, settings=server, on_raft=on_raft)
+        self.server = MetaServer(
+            self.service,
+            host,
+            port,
+            node=node_id,
+            ssl=ssl,
+            settings=server,
+            on_raft=on_raft,
+            learns=lambda: self.raft.learns,
+        )
 
     @property
     def port(self) -> int:

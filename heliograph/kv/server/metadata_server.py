@@ -96,9 +96,12 @@ class MetaServer:
         ssl: tls.SSLContext | None = None,
         settings: ServerSettings | None = None,
         on_raft: Callable[[bytes], None] | None = None,
+        learns: Callable[[], bool] = lambda: False,
     ) -> None:
-        """on_raft: takes the payload of RAFT frames where voters use this listener too; raises PeerError."""
-        self.on_raft = on_raft
+        """on_raft: takes the payload of RAFT frames where voters use this listener too; raises PeerError. learns:
+        whether the table is still to become what the group has: until then it is told to nobody.
+        """
+        self.on_raft, self._learns = on_raft, learns
         self.service, self.node, self.settings = service, node, settings or ServerSettings()
         self.host, self.port, self._ssl = host, port, ssl
         self.connections: dict[_Connection, None] = {}
@@ -140,6 +143,7 @@ class MetaServer:
         for connection in list(self.connections):
             if connection.greeted:
                 connection.write(beat)
+        self._serve_early(self.service.machine.index)  # it may have learnt
         if self._early and not self._asking:
             self._asking = True
             self.service.spawn(self._ask_how_far(dict(self._early)))
@@ -147,7 +151,7 @@ class MetaServer:
     # -- watches ------------------------------------------------------------------------------------------------------
 
     def watch(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
-        if self.service.machine.index < since:  # this node is behind what the client has seen already
+        if self.service.machine.index < since or self._learns():  # the client has seen more already, or others have
             self._early[connection, watch] = (prefix, since)
             return
         self._watches.setdefault(prefix, {})[connection, watch] = None
@@ -233,7 +237,10 @@ class MetaServer:
                                 connection.write(frame(Frame.EVENT, watch, payload))
                             elif not listing.keep(payload, self.settings.buffer_bytes_max):
                                 connection.close()
-        if self._early:
+        self._serve_early(index)
+
+    def _serve_early(self, index: int) -> None:
+        if self._early and not self._learns():
             for (connection, watch), (prefix, since) in list(self._early.items()):
                 if since <= index:
                     del self._early[connection, watch]

@@ -113,6 +113,11 @@ class GroupCalls(ABC):
         return not core.log.last_index and core.snapshot is None
 
     @property
+    def learns(self) -> bool:
+        """Whether it has gone over to another generation, and does not hold yet what that has decided before."""
+        return self._core is not None and bool(self._core.standing.adopted and self._core.life)
+
+    @property
     def settled(self) -> bool:
         """Whether this member counts, and will, as far as any voter knows."""
         return self._check().settled

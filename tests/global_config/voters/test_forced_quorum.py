@@ -89,6 +89,35 @@ def test_of_two_regions_the_one_that_is_left_decides_again_and_the_lost_one_come
     simulate(main, regions=TWO)
 
 
+def test_a_region_that_comes_back_tells_nobody_a_table_that_lacks_what_the_other_one_has() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await us_is_lost(sim, instance)
+        await force(instance)
+        instance.start("us")
+        for _ in range(100):
+            try:
+                await instance.clients["eu"].members("rejoin", "us")
+            except NotAllowed:
+                if instance.nodes["us"].raft.failed is not None:
+                    break
+            await asyncio.sleep(0.3)
+        sim.machine("us").power_cut()
+        instance.mesh.isolate("us")
+        instance.start("us")
+        await asyncio.sleep(1)
+        keys_seen: list[str] = []
+        instance.clients["us"].watch("/", lambda key, *_: keys_seen.append(key))
+        synced = asyncio.ensure_future(instance.clients["us"].synced("/"))
+        await asyncio.sleep(5)
+        assert not synced.done(), "a broker that starts now would take an empty table for the configuration"
+        instance.mesh.heal()
+        await rejoined(sim, instance, "us")
+        await synced
+        assert "/before" in keys_seen
+
+    simulate(main, regions=TWO)
+
+
 def test_what_was_forced_holds_after_power_cuts_of_both() -> None:
     async def main(sim: Simulation, instance: Instance) -> None:
         await us_is_lost(sim, instance)
