@@ -373,13 +373,22 @@ class RaftNode(GroupCalls):
     def _note_standing(self, standing: Standing) -> None:
 
         def stored(written: bool | None) -> None:
-            if written and standing.set_aside:
+            if not written:  # the disk is full
+                self._later(self.settings.full_retry_s, again)
+            elif standing.set_aside:
                 ended = MetadataUnavailable("what it held is set aside: it begins anew with an empty folder")
                 self._later(SET_ASIDE_S, lambda: self._fail(ended))
 
+        def again() -> None:
+            if self.standing is standing and not self._stopped:
+                self._storage.note(job, stored)
+
+        def job(disk: Disk) -> bool:
+            return generation_file.write(disk, standing)
+
         if standing.superseded:
             events.warning("group.superseded", extra={"node": self.node_id, "set_aside": standing.set_aside})
-        self._storage.note(lambda disk: generation_file.write(disk, standing), stored)
+        self._storage.note(job, stored)
 
     def _note_starts(self, starts: StartsRecord, life: int) -> None:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from heliograph.model.errors import NotAllowed, PeerError
 from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.generations import Standing, following, is_lossy, number_of
-from heliograph.raft.member.raft_node import RaftNode
+from heliograph.raft.member.raft_node import RaftNode, RaftSettings
 from heliograph.raft.membership import AddLearner
 from heliograph.raft.messages import (
     COMMAND,
@@ -168,6 +169,24 @@ def test_what_was_decided_before_a_generation_leaves_as_of_before() -> None:
     while RaftNode._release_next(node):
         pass
     assert raws and [generation_of(raw) for raw in raws] == [0] * len(raws)
+
+
+def test_where_a_member_stands_is_written_again_where_the_disk_was_full() -> None:
+    standing, found, later = Standing(0, LATER, True), iter((False, True)), list[Callable[[], None]]()
+    node: Any = SimpleNamespace(
+        node_id="a",
+        standing=standing,
+        settings=RaftSettings(),
+        _stopped=False,
+        _later=lambda delay_s, call: later.append(call),
+        _storage=SimpleNamespace(note=lambda job, done: done(next(found))),
+        _fail=lambda error: failed.append(error),
+    )
+    failed: list[BaseException] = []
+    RaftNode._note_standing(node, standing)
+    for call in later:  # to try again; then to end, for it is written
+        call()
+    assert len(later) == 2 and len(failed) == 1 and not list(found)
 
 
 def test_a_snapshot_of_before_is_not_installed_by_who_goes_over() -> None:
