@@ -18,7 +18,7 @@ from heliograph.model.errors import HeliographError, NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.other_regions import elsewhere
+from region_node.faces.admin.calls.other_regions import RegionAnswered, RegionRefused, elsewhere
 
 _STATUS = "/heliograph/v1/config/status"
 
@@ -66,6 +66,8 @@ async def _heard(admin: Admin, request: web.Request, members: dict[str, float]) 
         try:
             async with asyncio.timeout(admin.region_patience_s):
                 await elsewhere(admin, request, name, "GET", _STATUS)
+        except (RegionAnswered, RegionRefused):  # it is there, whatever it says
+            pass
         except (HeliographError, TimeoutError):
             continue
         why.append(f"a broker of {name} answers: it is not lost")

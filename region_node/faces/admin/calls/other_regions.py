@@ -32,7 +32,17 @@ VALUES_MAX = 2_000_000
 PIECE_BYTES = 256 << 10
 """So much is parsed at once: some milliseconds."""
 _LEVELS_MAX = 8
+_GATEWAY = (502, 503, 504)
+"""What a proxy says, too, behind which nothing is; what a broker says is JSON."""
 _PROOF = ("Authorization", ORIGINAL)
+
+
+class RegionAnswered(MetadataUnavailable):
+    """Something there answers, but not with what was asked for."""
+
+
+class RegionRefused(NotAllowed):
+    """It answers, and refuses whoever asks."""
 
 
 class Caller(Protocol):
@@ -79,8 +89,8 @@ def published_url(admin: RegionsPort, region: str) -> str:
 
 async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
     """The JSON that the same interface of another region answers, in the name of whoever asks, or None where the answer
-    is empty. Raises MetadataUnavailable, NotAllowed (an address that may not be called, or the region refuses whoever
-    asks).
+    is empty. Raises MetadataUnavailable (RegionAnswered: it is there), NotAllowed (an address that may not be called;
+    RegionRefused: the region refuses whoever asks).
     """
     url = published_url(admin, region)
     admin.urls.check(url, ("http", "https"))
@@ -107,9 +117,10 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {url}: {reason_of(error)}") from error
     if answer.status in (401, 403):
-        raise NotAllowed(_refusal(region, answer.status, text, proven="Authorization" in headers))
+        raise RegionRefused(_refusal(region, answer.status, text, proven="Authorization" in headers))
     if answer.status >= 300:
-        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text}")
+        answered = answer.status not in _GATEWAY or answer.content_type == "application/json"
+        raise (RegionAnswered if answered else MetadataUnavailable)(f"region {region} answered {answer.status}: {text}")
     try:
         return await parsed(raw) if raw else None
     except (ValueError, RecursionError) as error:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.errors import MetadataUnavailable, NotAllowed
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from region_node.faces.admin.brokers import forced_quorum
 from region_node.faces.admin.brokers.forced_quorum import Lost, force, rejoin
+from region_node.faces.admin.calls.other_regions import RegionAnswered, RegionRefused
 
 
 class Asked:
@@ -35,8 +36,12 @@ class Asked:
         self.changes.append(after)
 
 
-def ask(asked: Any, *, dry: bool = False, answers: bool = False, stopped: bool = True) -> dict[str, Any]:
+def ask(
+    asked: Any, *, dry: bool = False, answers: bool | HeliographError = False, stopped: bool = True
+) -> dict[str, Any]:
     async def elsewhere(*_: Any) -> None:
+        if isinstance(answers, HeliographError):
+            raise answers
         if not answers:
             raise MetadataUnavailable("region us does not answer")
 
@@ -61,11 +66,13 @@ def test_what_is_not_refused_is_done_and_audited() -> None:
     [
         (3.0, False, [], "a link from us was heard 3.0 s ago"),
         (60.0, True, [], "a broker of us answers"),
+        (60.0, RegionRefused("it answered 403"), [], "a broker of us answers"),
+        (60.0, RegionAnswered("it answered 500"), [], "a broker of us answers"),
         (60.0, False, ["us leads"], "us leads"),
     ],
 )
 def test_nothing_is_forced_while_a_lost_region_is_heard(
-    silent_s: float, answers: bool, refused: list[str], why: str
+    silent_s: float, answers: bool | HeliographError, refused: list[str], why: str
 ) -> None:
     asked = Asked(silent_s, refused)
     with pytest.raises(NotAllowed, match=why):
