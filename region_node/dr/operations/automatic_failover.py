@@ -278,7 +278,7 @@ class AutomaticFailover:
             await self._give_up(op, f"{op.source} is there again")
         elif op.step == "measure" and self._silent.lost_s(op.source) < after_s:
             return  # as far as it was seen here: this broker may have just begun
-        elif op.step in _CLOSED and self._ages.age_s(op) >= _WAITS_S and await self._there(op.source):
+        elif not flipped and op.step in _CLOSED and self._ages.age_s(op) >= _WAITS_S and await self._there(op.source):
             await self._give_up(op, f"{op.source} is there again, and {op.step} waits: {op.waiting}")
         elif op.target == self._region:
             if await self._left_behind(op.namespace):
