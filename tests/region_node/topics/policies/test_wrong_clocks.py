@@ -99,7 +99,7 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
             logs=lambda: [log],
             configs=SimpleNamespace(number=lambda topic, name: 4000 if name == "retention.ms" else -1),
             settings=SimpleNamespace(offsets_retention_s=10.0),
-            cluster=SimpleNamespace(owns=lambda place: True),
+            cluster=SimpleNamespace(owns=lambda place: True, coordinates=lambda place: True),
             group_leadership=SimpleNamespace(forget=lambda name: None),
             tasks=SimpleNamespace(spawn=expired.append),
         )
