@@ -19,6 +19,7 @@ from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.cluster.leading_regions import LeadingRegions
+    from region_node.faces.kafka.shared_rows import RowStores
     from region_node.faces.pulsar.session.pulsar_broker import TopicAddress
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
@@ -166,13 +167,11 @@ class BrokerFaces:
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
-        from heliograph.model.feature_levels import KAFKA_USERS_SHARED
         from heliograph.runtime.clock import Clocks
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
         from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
-        from region_node.faces.kafka.shared_rows import RowStores
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
@@ -190,17 +189,7 @@ class BrokerFaces:
                 calls=broker.calls,
             ),
             meta=broker.meta,
-            accounts=Accounts(
-                broker.security,
-                broker.audit,
-                broker.usage,
-                RowStores(
-                    broker.config,
-                    broker.meta,
-                    lambda: broker.level.present >= KAFKA_USERS_SHARED,
-                    lambda: all(each.feature_level >= KAFKA_USERS_SHARED for each in broker.view.regions()),
-                ),
-            ),
+            accounts=Accounts(broker.security, broker.audit, broker.usage, self._shared_rows()),
             clocks=Clocks(broker.runtime.clock, broker.expiry),
             rng=broker.runtime.rng,
             converting=broker.listener.broker.converting,
@@ -222,6 +211,19 @@ class BrokerFaces:
         if own.tls_port >= 0:
             ports["kafka_tls"] = await listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
         return ports
+
+    def _shared_rows(self) -> RowStores:
+        """Where SCRAM users and quotas are."""
+        broker = self._broker
+        from heliograph.model.feature_levels import KAFKA_USERS_SHARED
+        from region_node.faces.kafka.shared_rows import RowStores
+
+        return RowStores(
+            broker.config,
+            broker.meta,
+            lambda: broker.level.present >= KAFKA_USERS_SHARED,
+            lambda: all(each.feature_level >= KAFKA_USERS_SHARED for each in broker.view.regions()),
+        )
 
     async def _leading_regions(self, namespace: str) -> LeadingRegions:
         """From here on it knows other regions' brokers, and they this one. namespace: the listener's own."""
