@@ -48,4 +48,5 @@ async def _free(*_: Any) -> str:
 def test_a_hold_that_is_ignored_is_found(broken: BrokenRules) -> None:
     broken.setattr(automatic_failover, "held", _free)
     broken.setattr(AutomaticFailover, "held", lambda self, namespace: "")
+    broken.setattr(automatic_failover, "hold_keys", lambda namespace: ())
     broken.look(run, range(MUTANT_SEEDS), match="after a move, and is to stay")

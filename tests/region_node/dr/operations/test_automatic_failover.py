@@ -498,3 +498,30 @@ def test_very_many_go_side_by_side_at_brokers_that_begin_apart_and_ask_the_confi
         assert sum(broker.store.calls.total() for broker in instance.of("eu")) <= 25 * count, "each alone: 57"
 
     with_instance(test, "us", "eu", brokers=2)
+
+
+def test_what_is_left_behind_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic_failover, "_AT_ONCE", 2)
+    count = 12
+
+    async def test(instance: Instance) -> None:
+        names = [f"t/n{number:03}" for number in range(count)]
+        await instance.store.delete(automatic(NS))
+        for name in names:
+            await Switching(instance.store, lambda: 0).begin(name, "us", {})
+        await asyncio.sleep(20)
+        for name in names:
+            await instance.store.put(automatic(name), Automatic(after_s=AFTER_S).encode())
+        await asyncio.sleep(5)
+        await instance.lose("us")
+        await asyncio.sleep(10)
+        for name in names[:-1]:
+            left = Operation.new(1, FAILOVER, name, "us", "eu", BY, 0)
+            await instance.store.put(operation_key(name), left.encode())
+        most = 0
+        for _ in range(400):
+            await asyncio.sleep(0.1)
+            most = max(most, len(instance.of("eu")[0].automatic._waiting))
+        assert most > 2, "those that it waits for take no place"
+
+    with_instance(test, "us", "eu")
