@@ -237,18 +237,22 @@ class Conductor:
         if found is None or not found.running or number not in (None, found.id):
             raise NotFound(f"no operation of {namespace} is under way")
         ended = found.cancelled(self._wall_ms())
-        await self._reopen(found)
+        if await self._reopen(found) == found.target:  # by a flip that was not recorded
+            raise NotAllowed(f"{found.target} is the active region already: finish this operation, then switch back")
         if not await self._stored(ended, version):
             raise MetadataUnavailable("a step of it was done at the same time: look at it, and try again")
         await self._reopen_after(ended)
         await self._file(ended)
         return ended
 
-    async def _reopen(self, op: Operation) -> None:
-        if op.kind in CLOSING:
-            await self.switching.change(
-                op.namespace, lambda record: reopened(record, self._wall_ms()) if record.active == op.source else record
-            )
+    async def _reopen(self, op: Operation) -> str:
+        """Returns which region is the active one then; "" where the operation has closed nothing."""
+        if op.kind not in CLOSING:
+            return ""
+        record, _ = await self.switching.change(
+            op.namespace, lambda record: reopened(record, self._wall_ms()) if record.active == op.source else record
+        )
+        return record.active
 
     async def _reopen_after(self, op: Operation) -> bool:
         """Where the operation has ended, what a step of it has closed meanwhile, which may change nothing in its

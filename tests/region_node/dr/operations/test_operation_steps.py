@@ -569,6 +569,24 @@ def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin(restored: bool) -
 
 
 @pytest.mark.parametrize("kind", ("switchover", "failover"))
+def test_what_is_flipped_is_not_cancelled_also_where_that_was_not_recorded(kind: str) -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        op = await world.conductor.begin(kind, NS, "eu", "op")
+        while op.step != "flip":
+            op = await world.conductor.advance(NS)
+            await world.obey("us")
+        await world.conductor._flip(op)
+        with pytest.raises(NotAllowed, match="eu is the active region already"):
+            await world.conductor.cancel(NS)
+        await world.obey("eu")
+        assert (await steps(world, kind)).state == "done"
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("kind", ("switchover", "failover"))
 def test_who_took_over_may_be_lost_before_it_is_seen_to_take_messages(kind: str) -> None:
     async def main() -> None:
         world = World()
