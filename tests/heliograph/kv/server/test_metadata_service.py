@@ -64,9 +64,9 @@ def test_a_beginning_that_takes_longer_than_anybody_waits_goes_on() -> None:
         service, _ = serving(ServiceSettings(begin=begin, begins_for_reads=True))
         disk, propose = asyncio.Event(), service.replica.propose
 
-        async def slowly(one: bytes, *, timeout_s: float) -> bytes:
+        async def slowly(command: bytes, *, timeout_s: float) -> bytes:
             await disk.wait()
-            return await propose(one, timeout_s=timeout_s)
+            return await propose(command, timeout_s=timeout_s)
 
         service.replica.propose = slowly  # type: ignore[method-assign]
         try:
