@@ -57,7 +57,7 @@ _WAITS_S = 10.0
 """What stays at one of them for so long, while the region that was lost is there again, is given up."""
 _GIVEN_UP_S = 6.0
 """Before the flip, where the region that was to take over has had no lease for so long, the other one goes on."""
-_AT_ONCE = 32
+AT_ONCE = 32
 """Namespaces that are decided on, or moved, here at the same time."""
 _A_LOOK = 100
 """So many are begun with in one look: others have their turn in the next one."""
@@ -193,7 +193,7 @@ class AutomaticFailover:
         after = next((index for index, name in enumerate(names) if name > self._last), 0)
         for namespace in (*names[after:], *names[:after]):
             await pace.row()
-            if len(self._looked_at) - len(self._waiting) >= _AT_ONCE or begun >= _A_LOOK:
+            if len(self._looked_at) - len(self._waiting) >= AT_ONCE or begun >= _A_LOOK:
                 break
             if namespace not in self._looked_at and self._due(namespace):
                 self._last, begun = namespace, begun + 1
