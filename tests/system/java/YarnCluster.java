@@ -15,7 +15,9 @@ public class YarnCluster {
         conf.setInt("yarn.scheduler.minimum-allocation-mb", 64);
         conf.setInt("yarn.nodemanager.resource.memory-mb", 4096);
         conf.setBoolean("yarn.nodemanager.vmem-check-enabled", false);
-        conf.setBoolean("yarn.nodemanager.disk-health-checker.enable", false); // a disk that is nearly full would make nodes unhealthy
+        // a disk of which nine tenths are taken would leave nodes without folders: looked at once at their start, checker or not
+        conf.setBoolean("yarn.nodemanager.disk-health-checker.enable", false);
+        conf.setFloat("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", 100);
         conf.setInt("yarn.nodemanager.delete.debug-delay-sec", 3600); // containers' output stays, for who looks why one failed
         MiniYARNCluster cluster = new MiniYARNCluster("yarn", 2, 1, 1);
         cluster.init(conf);
