@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from heliograph.model.coordinates import Origin, Range
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.throttle import RowPace
@@ -114,8 +114,6 @@ class AuditPass:
         self._skipped: dict[Origin, list[tuple[Position, Position]]] = {}
         self._compared: dict[Origin, Position] = {}
         self._seen: dict[Origin, Position] = {}
-        self._checked: dict[Origin, list[Range]] = {}
-        """What was compared with its origin."""
         self._trimmed = False
         """Something that was here is gone, as it may: an origin's first entry here need not be the first that was
         published.
@@ -260,10 +258,23 @@ class AuditPass:
             found = await position_of(self.log, origin, at, late=False)
             if found.status is LookupStatus.HERE and found.position != position:
                 self.findings.append(Finding(Fault.TWICE, origin, at, position))
-            elif found.status is LookupStatus.FILTERED and any(
-                low < at <= high for low, high in self._checked.get(origin, ())
-            ):  # else its origin was not asked
+            elif found.status in (LookupStatus.FILTERED, LookupStatus.TRIMMED) and await self._is_extra(origin, at):
                 self.findings.append(Finding(Fault.EXTRA, origin, at, position))
+
+    async def _is_extra(self, origin: Origin, at: Position) -> bool:
+        """Whether its origin tells of nothing there: asked for the one coordinate, because a range that a SKIP here
+        covers was compared with nobody, and one whose beginning the origin has trimmed only above that.
+        """
+        region = self.names.get(origin[0])
+        if region is None:
+            return False
+        try:
+            told = await self.ask(
+                region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at, origin in self.log.state.trees)
+            )
+        except HeliographError:
+            return False
+        return not (told.refusal or told.holes or told.rows) and told.low < at <= told.upto
 
     async def _settle(self) -> None:
         """And which lost ones lie in a hole."""
@@ -307,8 +318,8 @@ class AuditPass:
             except HeliographError:
                 compared = False
             if compared:
-                self._checked.setdefault(origin, []).append((low, high))
-            elif await self._look_elsewhere(origin, low, high, part) and (name := self.ended(origin)):
+                continue
+            if await self._look_elsewhere(origin, low, high, part) and (name := self.ended(origin)):
                 self.report.gone[name] += 1
             else:
                 self.report.unchecked += 1

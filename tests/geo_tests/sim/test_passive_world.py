@@ -34,6 +34,12 @@ def runs(seeds: range, settings: WorldSettings) -> Counter[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", (30596,))
+def test_an_entry_too_many_is_found_where_what_lay_before_it_was_trimmed(seed: int) -> None:
+    assert "extra, found and repaired" in run_passive(seed)[0].kinds
+
+
+@pytest.mark.slow
 def test_no_message_is_lost_or_doubled_and_one_region_confirms() -> None:
     seen = runs(range(PASSIVE_WORLDS), SETTINGS)
     assert seen["confirmed"] > 40 and seen["failed over"] > 2, seen

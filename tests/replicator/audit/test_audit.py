@@ -299,6 +299,30 @@ def test_what_lies_late_is_told_and_kept_where_its_origin_is_gone(broken: Broken
         play(late_and_its_origin_gone, names=("us", "eu", "ap", "sa"))
 
 
+def test_what_lies_late_is_kept_where_its_origin_has_trimmed_it() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        us, eu = damaged.instance.regions.values()
+        for _ in range(3):
+            us.publish(5)
+            await asyncio.sleep(1)
+            for region in (us, eu):
+                region.ledger.rollover()
+        us.publish(5)
+        await asyncio.sleep(2)
+        shown = sorted(eu.bodies())
+        damaged.copies["eu"].cut_off(min(number for (number, _), _, _ in eu.store.blocks))
+        report = await damaged.audit(eu)
+        assert report.found == report.repaired == Counter({"lost": 1}), report.shown()
+        places = sorted(held(us))
+        us.ledger.trim(places[9])
+        assert us.ledger.first_position() > places[4], "what lies late in eu is trimmed in us"
+        report = await damaged.audit(eu)
+        assert not report.found, report.shown()
+        assert sorted(eu.bodies()) == shown
+
+    play(scenario, names=("us", "eu"))
+
+
 def test_where_a_region_is_gone_the_others_put_each_other_right() -> None:
     for seed in range(6):
         try:
@@ -503,6 +527,46 @@ def test_where_the_origin_has_another_entry_one_too_many_goes_with_two_regions_a
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+async def one_too_many_beneath_a_skip(damaged: Damaged, rng: random.Random) -> None:
+    """eu has an entry more in the name of us, in a range of which a SKIP says that us has nothing for eu: the range is
+    compared with nobody, the entry is, all the same.
+    """
+    us, eu = damaged.instance.regions["us"], damaged.instance.regions["eu"]
+    await fill(damaged, rng)
+    damaged.instance.sim.network.cut("us", "eu")
+    us.publish(6, ("sa",))
+    last = us.log.last_own()[1]
+    record = SkipRecord(us.log.origin, eu.log.vector.prefix(us.log.origin), last, SkipReason.FILTERED, "")
+    eu.log.append_skip(record, lambda _: None, lambda _: None)
+    damaged.instance.sim.network.heal("us", "eu")
+    us.publish(3)
+    await asyncio.sleep(30)
+    damaged.remember()
+    assert not (await damaged.audit(eu)).found
+    at = next(at for at in damaged.truth["eu"] if damaged.copies["eu"].entry(at).origin == us.log.origin)
+    entry = damaged.copies["eu"].entry(at)
+    strange = with_part(entry, bytes(entry.parts[0]), entry.checksums)
+    strange.spans = ((last[0], last[1] - rng.randrange(3), 1),)
+    eu.log.append_late(strange, lambda _: None, lambda _: None)
+    await asyncio.sleep(1)
+    report = await damaged.audit(eu)
+    assert report.found == report.repaired == Counter({"extra": 1}) and not report.left, report.shown()
+    await audit_until_quiet(damaged)
+    check(damaged)
+
+
+def test_one_too_many_in_a_range_that_a_skip_covers_goes_too(broken: BrokenRules) -> None:
+    play(one_too_many_beneath_a_skip, names=("us", "eu"))
+    play(one_too_many_beneath_a_skip)
+
+    async def unasked(*_: Any) -> bool:
+        return False
+
+    broken.setattr(audit_pass.AuditPass, "_is_extra", unasked)
+    with broken.found():
+        play(one_too_many_beneath_a_skip, names=("us", "eu"))
 
 
 def test_an_origin_that_does_not_say_what_lies_there_is_not_enough(broken: BrokenRules) -> None:
