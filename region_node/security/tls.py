@@ -20,7 +20,7 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,22 @@ def together(ca: str, cert: str, key: str) -> tuple[bytes, bytes, bytes]:
 def only(roles: Iterable[str], region: str, ca: str, cert: str, key: str) -> ssl.SSLContext:
     """A connection to peers of these roles of this region alone. Raises ConfigError."""
     return check(client_context(ca, cert, key), Trust(ca), roles, region)
+
+
+def _outward(ca: str) -> ssl.SSLContext:
+    """Believes the machine's authorities and that one. Raises ConfigError."""
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls: {ca} cannot be used: {error}") from error
+    return context
+
+
+@cache
+def _machines() -> ssl.SSLContext:
+    """Believes the machine's authorities: they are read once a process, which takes 30 ms."""
+    return ssl.create_default_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +175,17 @@ class Certificates:
 
         Raises ConfigError where the CA cannot be used.
         """
-        newest = self._outward()
+        if self._tls is None:
+            return _machines
+        ca = self._tls.ca
+        newest = _outward(ca)
 
         def renewed() -> None:
             nonlocal newest
-            newest = self._outward()
+            newest = _outward(ca)
 
-        if self._tls is not None:
-            self.follow((self._tls.ca,), renewed)
+        self.follow((ca,), renewed)
         return lambda: newest
-
-    def _outward(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if self._tls is not None:
-            try:
-                context.load_verify_locations(self._tls.ca)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"tls: {self._tls.ca} cannot be used: {error}") from error
-        return context
 
     # -- revocation ----------------------------------------------------------------------------------------------------
 
