@@ -449,6 +449,7 @@ def _broker(inventory: Inventory, region_name: str, host: Host, index: int) -> d
         "admin_tls_port": ports["admin_tls"],
         "link_port": ports["link"],
         "inside_port": ports["inside"],
+        "inside_host": host.address,
         "shared_port": inventory.ports.broker if many else 0,
         "shared_tls_port": max(0, inventory.ports.broker_tls) if many else 0,
         "shared_admin_port": inventory.ports.admin if many else 0,

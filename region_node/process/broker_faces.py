@@ -363,6 +363,7 @@ class BrokerFaces:
         from region_node.placement.ownership.broker_records import HTTPS, INSIDE, LINK_LISTENER, BrokerRecord
 
         host = broker.settings.broker.advertised_host or broker.settings.bind
+        inside = broker.settings.broker.inside_host or host
         listeners = {"": f"pulsar://{host}:{ports['pulsar']}" if "pulsar" in ports else ""}
         if "pulsar_tls" in ports:
             listeners["tls"] = f"pulsar+ssl://{host}:{ports['pulsar_tls']}"
@@ -381,7 +382,9 @@ class BrokerFaces:
         if "admin_tls" in ports:
             listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
         if "admin_inside" in ports:
-            listeners[INSIDE] = f"https://{host}:{ports['admin_inside']}"
+            listeners[INSIDE] = f"https://{inside}:{ports['admin_inside']}"
+        elif "admin" in ports:
+            listeners[INSIDE] = f"http://{inside}:{ports['admin']}"
         admin_url = f"http://{host}:{ports['admin']}" if "admin" in ports else ""
         return BrokerRecord(
             broker.settings.node_id, listeners, admin_url, broker.runtime.pid, level=broker.runtime.feature_level

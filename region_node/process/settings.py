@@ -71,6 +71,8 @@ class BrokerSettings:
     """The port of HTTPS, beside `admin_port`; -1: there is none."""
     inside_port: int = setting(0, least=0, most=65535, means="any free one")
     """With tls.internal: where the region's other brokers ask this one, by mutual TLS."""
+    inside_host: str = setting("")
+    """The host at which the region's other brokers ask this one; empty: `advertised_host`."""
     link_port: int = setting(0, least=0, most=65535, means="any free one")
     """Where links of other regions come in; the listener is there if this is set, or `tls` is."""
     shared_port: int = setting(0, least=0, most=65535, means="none")

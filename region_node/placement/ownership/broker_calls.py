@@ -40,7 +40,7 @@ class BrokerCalls:
         """The JSON that the broker answers, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""
         if self._session is None:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
-        base = record.admin_url if self._inside is None else record.inside_url
+        base = record.inside_url_by(self._inside is not None)
         try:
             headers = {**self._own_header(), **request_ids.header()}
             url = URL(base.rstrip("/") + path, encoded=True)  # as it was checked: nothing is resolved on the way

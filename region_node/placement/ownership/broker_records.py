@@ -21,7 +21,7 @@ LINK_LISTENER = "link"
 HTTPS = "https"
 """Under this name stands where the admin interface answers by TLS; no client looks it up."""
 INSIDE = "inside"
-"""The same for the region's other brokers alone, by mutual TLS."""
+"""The same for the region's other brokers alone, by mutual TLS where brokers ask each other by it, and else plainly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,21 @@ class BrokerRecord:
         """The URL for who is to go by TLS, or for whom it need not be; empty where there is none."""
         return self.admin_url_tls if tls else self.admin_url
 
+    def admin_urls(self) -> tuple[str, ...]:
+        """All URLs of the admin interface, for clients and for brokers; some may be empty."""
+        return self.admin_url, self.admin_url_tls, self.listeners.get(INSIDE, "")
+
     @property
     def admin_address(self) -> str:
         """host:port of the admin interface without TLS, as which Pulsar's clients name a broker."""
         return urlsplit(self.admin_url).netloc
 
-    @property
-    def inside_url(self) -> str:
-        """Empty where brokers ask each other without TLS."""
-        return self.listeners.get(INSIDE, "")
+    def inside_url_by(self, tls: bool) -> str:
+        """Where the region's other brokers ask it, by mutual TLS or plainly; empty where it does not answer so."""
+        found = self.listeners.get(INSIDE, "")
+        if tls:
+            return found if found.startswith("https:") else ""
+        return found if found.startswith("http:") else self.admin_url
 
     def url(self, listener: str) -> str | None:
         """The address under that listener name, or None where this broker has no such listener."""

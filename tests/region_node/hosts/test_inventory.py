@@ -144,6 +144,7 @@ def test_addresses_for_others(described: dict[str, Any]) -> None:
     assert link_urls(inventory, "eu") == {"us": ["pulsar+ssl://10.9.0.1:6660", "pulsar+ssl://127.0.1.2:6660"]}
     (broker,) = (node.settings for node in nodes(inventory, "eu", "eu-a") if "broker" in node.roles)
     assert broker["broker"]["listeners"] == {"link-us": "pulsar+ssl://10.9.0.1:6660"}
+    assert (broker["broker"]["advertised_host"], broker["broker"]["inside_host"]) == ("a.example", "127.0.1.1")
 
 
 @pytest.mark.parametrize(

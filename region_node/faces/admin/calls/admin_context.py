@@ -291,7 +291,7 @@ class Admin:
     def goes_by(self, host: str) -> bool:
         """Whether the region is published, or may be asked, by that name of a host."""
         region = self.view.region(self.region)
-        urls = [url for record in self.ownership.brokers() for url in (record.admin_url, record.admin_url_tls)]
+        urls = [url for record in self.ownership.brokers() for url in record.admin_urls()]
         if region is not None:
             urls += [region.admin_url]
         return host == platform.node().lower() or self.hosts.names(host) or host in {urlsplit(u).hostname for u in urls}

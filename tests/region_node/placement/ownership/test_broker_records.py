@@ -18,9 +18,25 @@ def test_an_address_is_of_its_name_and_links_fall_back_to_that_of_links_in_gener
     assert record.url("link-eu") == "pulsar://eu:1" and record.url("link-ap") == record.url("link") == "pulsar://b:6651"
     assert record.url("other") is record.url("linked") is record.url("li") is None
     assert record.url("https") is record.url("inside") is None, "what is no client's is not looked up"
-    assert (record.admin_url_tls, record.inside_url) == ("https://b:8443", "https://b:8444")
+    assert record.admin_url_tls == "https://b:8443" and record.admin_urls() == ("", "https://b:8443", "https://b:8444")
     bare = BrokerRecord("b", {"": "pulsar://b:6650"})
-    assert bare.url("link-eu") is bare.url("link") is None and bare.admin_url_tls == bare.inside_url == ""
+    assert bare.url("link-eu") is bare.url("link") is None and bare.admin_url_tls == bare.inside_url_by(True) == ""
+
+
+@pytest.mark.parametrize(
+    ("inside", "plainly", "by_tls"),
+    [
+        ("https://b.pods:6670", "http://outside:8080", "https://b.pods:6670"),
+        ("http://b.pods:8080", "http://b.pods:8080", ""),
+        (None, "http://outside:8080", ""),  # from a version that said it by TLS alone
+    ],
+)
+def test_brokers_ask_each_other_inside_and_never_plainly_where_they_have_tls(
+    inside: str | None, plainly: str, by_tls: str
+) -> None:
+    listeners = {"": "pulsar://outside:6650"} | ({} if inside is None else {"inside": inside})
+    record = BrokerRecord("b", listeners, "http://outside:8080")
+    assert (record.inside_url_by(False), record.inside_url_by(True)) == (plainly, by_tls)
 
 
 def test_records_read_back() -> None:
