@@ -192,6 +192,7 @@ def _regions(inventory: Inventory) -> dict[str, dict[str, Any]]:
             "admin_url": described.admin_url(inventory, name),
             "link_urls": described.link_urls(inventory, name),
             "raft": addresses[name],
+            "joins": region.joins,
         }
     return found
 

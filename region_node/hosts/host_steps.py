@@ -21,10 +21,11 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from global_config import founding
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
-from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
@@ -32,7 +33,6 @@ from region_node.hosts.service_managers import Services, services_of
 from region_node.runtime.private_files import OTHERS
 
 _POLL_S = 0.3
-_FIRST = ("public", "public/default")
 
 Say = Callable[[str], None]
 
@@ -259,8 +259,8 @@ async def _empty(
 
 
 def provision(prefix: Path, wait_s: float, say: Say) -> None:
-    """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises
-    ConfigError.
+    """Writes all regions of its description into the global configuration, from a host with the role config; those that
+    the instance begins with enter `public/default`. Raises ConfigError.
     """
     manifest = HostManifest.read(prefix / "etc" / "host.json")
     if not manifest.config:
@@ -281,6 +281,8 @@ async def _provision(manifest: HostManifest, etc: Path, wait_s: float, say: Say)
             try:
                 await _write_down(store, manifest, say)
                 return
+            except ConfigError:  # no waiting makes it good
+                raise
             except HeliographError as error:  # a majority of the regions may still be starting
                 if clock.monotonic() > deadline:
                     raise ConfigError(
@@ -293,6 +295,8 @@ async def _provision(manifest: HostManifest, etc: Path, wait_s: float, say: Say)
 
 async def _write_down(store: MetaClient, manifest: HostManifest, say: Say) -> None:
     regions = manifest.regions
+    for name, row in regions.items():  # before it would get its vote back
+        await founding.check_stays(store, name, row["number"])
     report, _ = await store.members()
     roles = {row["member"]: row["role"] for row in report["members"]}
     for name, raft in ({name: row["raft"] for name, row in regions.items()} | manifest.witness).items():
@@ -303,19 +307,14 @@ async def _write_down(store: MetaClient, manifest: HostManifest, say: Say) -> No
             await store.members("promote", name)
     admin = ConfigAdmin(store)
     for name, row in regions.items():
-        found = RegionInfo(
+        info = RegionInfo(
             name=name,
             number=row["number"],
             service_url=row["service_url"],
             admin_url=row["admin_url"],
             link_urls=row["link_urls"],
         )
-        await admin.ensure_region(found)
-    tenant, namespace = _FIRST
-    with contextlib.suppress(AlreadyExists):
-        await admin.create_tenant(tenant, TenantInfo(admin_roles=(), allowed_regions=tuple(regions)))
-    with contextlib.suppress(AlreadyExists):
-        await admin.create_namespace(namespace, NamespacePolicies(regions=tuple(regions)))
+        await (admin.ensure_region(info) if row.get("joins") else founding.found(store, info))
 
 
 def _differing(one: Path, other: Path) -> set[str]:

@@ -13,12 +13,12 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from global_config import keys
+from global_config import founding, keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import rows_under
-from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
-from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
+from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.nodes.processes import READY_S, Processes, say
 from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, link_urls
@@ -63,12 +63,8 @@ class Provisioning:
                     await self._ready(node)
                     await admit(store, plan, name, _say_joining, voter=name not in learners)
             for region in plan.regions:
-                await admin.ensure_region(_info(plan, region))
-            names = tuple(r.name for r in plan.regions)
-            with contextlib.suppress(AlreadyExists):
-                await admin.create_tenant("public", TenantInfo(admin_roles=(), allowed_regions=names))
-            with contextlib.suppress(AlreadyExists):
-                await admin.create_namespace("public/default", NamespacePolicies(regions=names))
+                info, began = _info(plan, region), not plan.founders or region.name in plan.founders
+                await (founding.found(store, info) if began else admin.ensure_region(info))
 
     async def check_dismissal(self, name: str) -> None:
         """Raises NotAllowed with why the region cannot go."""

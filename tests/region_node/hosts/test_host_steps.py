@@ -11,13 +11,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.servers import free_port
+from global_config.admin import ConfigAdmin
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
@@ -334,6 +339,83 @@ def test_a_witness_changes_without_a_turn_and_leaves_without_a_region(
         host_steps.leave(prefix, 1.0, lambda text: None, whole=False)
     assert services.said[3:] == ["stop oslo-witness", "forget oslo-witness"]
     assert not (tmp_path / "data" / "oslo").exists() and not (prefix / "etc").exists()
+
+
+# -- regions write themselves down ------------------------------------------------------------------------------------
+
+
+class Configuration(EmbeddedStore):
+    """The global configuration, whose voters are these."""
+
+    def __init__(self, machine: KvMachine, voters: list[str]) -> None:
+        super().__init__(machine)
+        self.voters = voters
+
+    async def members(self, verb: str = "", name: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
+        if verb == "promote":
+            self.voters.append(name)
+        return {"members": [{"member": each, "role": "voter"} for each in self.voters]}, False
+
+
+def written(machine: KvMachine, kind: str) -> Any:
+    found = machine.get(kind)
+    return None if found is None else json.loads(found[0])
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("order", [("eu-a", "us-a"), ("us-a", "eu-a")])
+def test_the_default_namespace_is_in_all_regions_whoever_writes_first(
+    described: dict[str, Any], tmp_path: Path, order: tuple[str, str], alone: bool
+) -> None:
+    """alone: each region's description has that region alone, as on Kubernetes."""
+    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"}
+    for folder in render(parse(described), tmp_path / "ca", tmp_path / "out"):
+        shutil.copytree(folder, tmp_path / folder.name / "etc")
+        path = tmp_path / folder.name / "etc" / "host.json"
+        known = json.loads(path.read_text())
+        if alone:
+            rows = {name: row for name, row in known["regions"].items() if name == known["region"]}
+            path.write_text(json.dumps(known | {"regions": rows}))
+    machine, voters = KvMachine(), ["eu", "us"]
+
+    def provision(host: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host_steps, "MetaClient", lambda *_, **__: Configuration(machine, voters))
+            host_steps.provision(tmp_path / host, 5.0, lambda text: None)
+
+    for host in (*order, *order):
+        provision(host)
+    assert sorted(written(machine, "/namespaces/public/default")["regions"]) == ["eu", "us"]
+    assert sorted(written(machine, "/tenants/public")["allowed_regions"]) == ["eu", "us"]
+
+    async def taken_out() -> None:
+        admin = ConfigAdmin(EmbeddedStore(machine))
+        await admin.update_namespace("public/default", lambda old: replace(old, regions=("eu",)))
+        await admin.update_tenant("public", TenantInfo(allowed_regions=("eu",)))
+
+    asyncio.run(taken_out())
+    for host in order:
+        provision(host)
+    assert written(machine, "/namespaces/public/default")["regions"] == ["eu"], "it was taken out on purpose"
+    asyncio.run(ConfigAdmin(EmbeddedStore(machine)).delete_region("us"))
+    voters.remove("us")
+    with pytest.raises(ConfigError, match="region us was taken out of this instance"):
+        provision("us-a")
+    assert voters == ["eu"] and written(machine, "/regions/us") is None
+
+
+def test_a_region_that_joins_enters_no_namespace_by_itself(described: dict[str, Any], tmp_path: Path) -> None:
+    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"}
+    described["regions"]["us"]["joins"] = True
+    for folder in render(parse(described), tmp_path / "ca", tmp_path / "out"):
+        shutil.copytree(folder, tmp_path / folder.name / "etc")
+    machine = KvMachine()
+    voters = ["eu"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_steps, "MetaClient", lambda *_, **__: Configuration(machine, voters))
+        host_steps.provision(tmp_path / "eu-a", 5.0, lambda text: None)
+    assert written(machine, "/namespaces/public/default")["regions"] == ["eu"]
+    assert written(machine, "/regions/us")["number"] == 2 and voters == ["eu", "us"]
 
 
 @pytest.mark.wan
