@@ -131,6 +131,21 @@ def test_what_an_operator_has_changed_stays(order: Sequence[str]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("gone", ["namespace", "tenant"])
+def test_a_later_region_does_not_bring_back_what_an_operator_has_deleted(gone: str) -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        admin = ConfigAdmin(store)
+        await founding.found(store, info("eu"))
+        await admin.delete_namespace("public/default")
+        if gone == "tenant":
+            await admin.delete_tenant("public")
+        await founding.found(store, info("us"))
+        assert await default(store) == (None if gone == "tenant" else ["eu", "us"], None)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", ["namespace", "tenant"])
 @ORDERS
 def test_a_later_region_does_not_enter_what_an_operator_has_bounded(order: Sequence[str], kind: str) -> None:
