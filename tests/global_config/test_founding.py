@@ -81,6 +81,12 @@ def test_regions_that_come_at_the_same_time_do_not_write_over_each_other(order: 
         store.before = lambda: founding.found(another, info(order[1]))
         await founding.found(store, info(order[0]))
         assert await default(store) == ALL
+        store = Disturbed()
+        another = Disturbed(store.machine)
+        await founding.found(store, info(order[0]))
+        store.before = lambda: founding.found(another, info(order[1]))
+        await founding.found(store, info(order[2]))
+        assert await default(store) == ALL
 
     asyncio.run(main())
 
