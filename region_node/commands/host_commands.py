@@ -7,6 +7,7 @@ Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`), or 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,13 @@ def certificates(
         list[str] | None,
         typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each."),
     ] = None,
+    kubernetes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kubernetes",
+            help="REGION=NAMESPACE of its release: the names of the services there too; again for each.",
+        ),
+    ] = None,
     witness: Annotated[str, typer.Option("--witness", help="The name of a witness, which gets that of a voter.")] = "",
 ) -> None:
     """Make missing certificates alone: ROLE.REGION.pem and .key beside ca.pem, for a Kubernetes secret say."""
@@ -72,13 +80,21 @@ def certificates(
 
     witnesses = [witness] if witness else []
     names: dict[str, list[str]] = {one: [] for one in (*region, *witnesses)}
-    for given in name or []:
-        at, _, host = given.partition("=")
-        if at not in names or not host:
-            raise ConfigError(f"--name wants REGION=HOST with one of the regions {', '.join(names)}, not {given!r}")
+    for at, host in _of_regions("--name", "HOST", name, names):
         names[at].append(host)
+    for at, namespace in _of_regions("--kubernetes", "NAMESPACE", kubernetes, names):
+        names[at] += f"*.{namespace}.svc.cluster.local", f"*.{namespace}.svc"
     ensure_certificates(ca, region, names, witnesses=witnesses)
     typer.echo(ca)
+
+
+def _of_regions(option: str, what: str, given: list[str] | None, regions: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields (region, value) of each REGION=VALUE. Raises ConfigError."""
+    for one in given or []:
+        at, _, value = one.partition("=")
+        if at not in regions or not value:
+            raise ConfigError(f"{option} wants REGION={what} with one of the regions {', '.join(regions)}, not {one!r}")
+        yield at, value
 
 
 def targets(
