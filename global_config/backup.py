@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,14 @@ EPOCHS_MARGIN = 1_000_000
 DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, keys.OPERATIONS, keys.AUTOMATIC)
 """Begin the keys of which an older state is not obeyed as it stands."""
 WHY = "the configuration was restored from a backup"
+_RESTORED_DIGITS_MAX = 16
+
+
+def restored_ms(value: bytes) -> int:
+    """What stands at `keys.RESTORED`. Raises CorruptData: it is no time."""
+    if not value.isdigit() or len(value) > _RESTORED_DIGITS_MAX:
+        raise CorruptData(f"when the configuration was restored: {value[:40]!r} is no time")
+    return int(value)
 
 
 def restored_counters(counters: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -58,11 +67,18 @@ def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tupl
             yield _number(*own.pop(0))
         if own and key == own[0][0]:
             _, number = own.pop(0)
-            yield _number(key, max(number, _epoch(int(value), now_ms)) if key == FLOOR else number)
+            yield _number(key, max(number, _floor(value, now_ms)) if key == FLOOR else number)
         else:
             yield key, restored_value(key, value, now_ms)
     for key, number in own:
         yield _number(key, number)
+
+
+def _floor(value: bytes, now_ms: int) -> int:
+    """0: it cannot be read."""
+    with suppress(ValueError):
+        return _epoch(int(value), now_ms)
+    return 0
 
 
 def _number(key: str, number: int) -> tuple[str, bytes]:

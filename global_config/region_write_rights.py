@@ -16,6 +16,8 @@ Invariants: what tells of one region's state is written by that region alone; a 
 | a lease, and what lies under it | any region; renewed and ended by one that may write what lies under it |
 | /revocations/… | any region revokes, and revokes more; what another one has revoked it neither lifts nor shortens; a
   record is taken away by nobody before it has been over for a while |
+| /restored | any region that finds that the configuration went back: a later time than stands there; it stays |
+| /forced, /forcing | nobody: the leader of a forced quorum does |
 | counters | any region, a few numbers at a time, and no jumps |
 | all others: tenants, namespaces, policies, topics, clusters, leaderships, operations | any region |
 
@@ -28,11 +30,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from global_config import keys
+from global_config.backup import restored_ms
 from global_config.deferred_edits import CONFLICTS, MERGED
 from global_config.revocation_list import KEPT_MS
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, ops_of, unpack
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.configuration_records import (
     NamespacePolicies,
     PulsarCluster,
@@ -129,6 +133,10 @@ class WriteRights:
             self._tombstone(writers, op)
         elif key.startswith(REVOCATIONS):
             self._revocation(writers, op)
+        elif key == keys.RESTORED:
+            self._restored(writers, op)
+        elif key in (keys.FORCED, keys.FORCING):
+            raise _refused(writers, key, "whoever leads a forced quorum writes it")
 
     def _region(self, writers: Sequence[str], name: str, op: Put, ops: Sequence[Op]) -> None:
         new = _decoded(writers, op.key, RegionInfo, op.value)
@@ -185,6 +193,17 @@ class WriteRights:
                 raise _refused(writers, op.key, f"{' and '.join(sorted(others))} revoked it: lift it there")
         if said:
             raise _refused(writers, op.key, f"only {min(said)} says what was revoked there")
+
+    def _restored(self, writers: Sequence[str], op: Put | Delete) -> None:
+        """Every broker compares it with what its region knows: an earlier time, or none, has all leaderships ask."""
+        try:
+            new = 0 if isinstance(op, Delete) else restored_ms(bytes(op.value))
+            found = self._machine.get(op.key)
+            old = 0 if found is None else readable(restored_ms, op.key, found[0]) or 0
+        except CorruptData as error:
+            raise _refused(writers, op.key, str(error)) from error
+        if isinstance(op, Delete) or op.lease or op.expected is None or new <= old:
+            raise _refused(writers, op.key, "it stays, names the version that it changes, and never goes back")
 
     def _stored(self, writers: Sequence[str], op: Put | Delete, kind: type[V]) -> V | None:
         """What stands there, and is still there when the write is made; None: another version does, so that nothing

@@ -23,8 +23,9 @@ from heliograph.kv.machine_commands import CommandKind, CommandStatus, Malformed
 from heliograph.kv.metadata_store import Delete, Op, Put, prefix_end
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.leadership import FLOOR, WRITERS
-from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed
+from heliograph.model.errors import CorruptData, MetadataError, MetadataUnavailable, NotAllowed
 from heliograph.raft.generations import is_lossy, number_of
 from heliograph.raft.member.raft_node import RaftNode
 from heliograph.raft.membership import AddLearner, Promote
@@ -49,9 +50,20 @@ _GENERATION_DIGITS_MAX = 20
 
 def left_behind(record: bytes) -> dict[str, str]:
     """The members that forced quorums left behind, by the record of that, and the address of each, as `AddLearner` has
-    it. They may have come back since.
+    it. They may have come back since. {}: it cannot be read, which is told.
     """
-    found: dict[str, str] = json.loads(record)["addresses"]
+    found: dict[str, str] = (readable(_record, keys.FORCED, record) or {}).get("addresses", {})
+    return found
+
+
+def _record(value: bytes) -> dict[str, Any]:
+    """What stands at `keys.FORCED` or `keys.FORCING`, as format 1 has it. Raises CorruptData."""
+    try:
+        found: dict[str, Any] = json.loads(value)
+        if found["format"] != 1:
+            raise CorruptData(f"a forced quorum: of format {found['format']}; this version reads format 1")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptData(f"a forced quorum: {error!r}") from error
     return found
 
 
@@ -197,10 +209,11 @@ class ForcedQuorum:
         come stands in the table with each step, so that it is gone on with, by the same clock.
         """
         generation, found = self._raft.generation, machine.get(keys.FORCED)
-        if not generation or (found is not None and json.loads(found[0])["generation"] == generation):
+        done = None if found is None else readable(_record, keys.FORCED, found[0])
+        if not generation or (done is not None and done.get("generation") == generation):
             return
         begun = machine.get(keys.FORCING)
-        forcing: dict[str, Any] = {} if begun is None else json.loads(begun[0])
+        forcing = {} if begun is None else readable(_record, keys.FORCING, begun[0]) or {}
         if forcing.get("generation") != generation:
             forcing = {"format": 1, "generation": generation, "at_ms": self._clock.wall_ms(), "through": ""}
             if is_lossy(generation):
@@ -221,8 +234,8 @@ class ForcedQuorum:
             "at_ms": at_ms,
             "addresses": ({} if found is None else left_behind(found[0])) | self._raft.left_behind(),
         }
-        done = Put(keys.FORCED, json.dumps(record, sort_keys=True).encode())
-        yield _txn(*last, done, Delete(keys.FORCING))
+        told = Put(keys.FORCED, json.dumps(record, sort_keys=True).encode())
+        yield _txn(*last, told, Delete(keys.FORCING))
 
     async def tell(self) -> None:
         """Tells those that were left behind, and have not come back: one of them may have been forced as well, and asks

@@ -16,6 +16,8 @@ from heliograph.model.errors import CorruptData
 log = logging.getLogger("heliograph.metadata")
 
 T = TypeVar("T")
+_UNREADABLE = (CorruptData, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+"""What a parser may raise of a value that has another shape than it knows."""
 
 
 def tell_unreadable(key: str, error: Exception) -> None:
@@ -26,7 +28,7 @@ def tell_change(callback: WatchCallback, key: str, value: bytes | None, version:
     """One change, to whoever watches. What cannot be read keeps nothing behind it back, and ends no connection."""
     try:
         callback(key, value, version)
-    except (CorruptData, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except _UNREADABLE as error:
         log.error("metadata.unreadable", extra={"key": key, "error": str(error)}, exc_info=error)
 
 
@@ -34,6 +36,6 @@ def readable(decode: Callable[[bytes], T], key: str, blob: bytes) -> T | None:
     """None where it cannot be read, which is told: whoever walks goes on with the next one."""
     try:
         return decode(blob)
-    except CorruptData as error:
+    except _UNREADABLE as error:
         tell_unreadable(key, error)
         return None

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
+from heliograph.kv.unreadable_records import tell_unreadable
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed
 from heliograph.runtime.clock import Clock
@@ -29,8 +30,8 @@ log = logging.getLogger("region_node.security.revocations")
 COPIES = keys.REVOKED
 RETRY_S = 5.0
 """After so long it is tried again where a store is away, or another broker was faster."""
-Known = dict[str, tuple[Revocation, bytes, int]]
-"""Kind and name, as keys end -> the record, as it is stored, its version."""
+Known = dict[str, tuple[Revocation, bytes, int] | None]
+"""Kind and name, as keys end -> the record, as it is stored, its version; None: it cannot be read."""
 
 
 class RevocationCopies:
@@ -63,8 +64,9 @@ class RevocationCopies:
         else:
             try:
                 known[name] = Revocation.decode(value), value, version
-            except CorruptData:  # of a newer version: brokers of that one copy it
-                return
+            except CorruptData as error:  # of a newer version: brokers of that one copy it
+                known[name] = None
+                tell_unreadable(key, error)
         self._changed.set()
 
     async def _run(self) -> None:
@@ -81,6 +83,8 @@ class RevocationCopies:
     async def _agree(self) -> None:
         for name in sorted({*self._there, *self._here}):
             there, here = self._there.get(name), self._here.get(name)
+            if (there is None and name in self._there) or (here is None and name in self._here):
+                continue  # nobody knows which one is newer
             if here is None or (there is not None and there[0].age > here[0].age):
                 if there is not None:
                     await self._meta.put(COPIES + name, there[1], expected=_version(here))

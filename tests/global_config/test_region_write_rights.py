@@ -306,3 +306,21 @@ def test_nothing_that_is_judged_by_what_it_says_goes_with_a_lease() -> None:
     table.refuses("eu", Put(key, US.encode(), table.version(key), lease), why="go with its lease")
     stronger = replace(REVOKED, since_ms=2000)
     table.refuses("eu", Put(REVOKED.key, stronger.encode(), ABSENT, lease), why="go with its lease")
+
+
+def test_when_the_configuration_was_restored_never_goes_back_and_a_forced_quorum_is_its_leaders_word() -> None:
+    """An earlier time than regions know, or one that cannot be read, would have every leadership ask."""
+    table = Table()
+    table.ask("us", Put(keys.RESTORED, b"1000", ABSENT))
+    table.apply([Put(keys.RESTORED, b"1000")])
+    table.ask("eu", Put(keys.RESTORED, b"1001", 4))
+    for value in (b"1000", b"999", b"x", b"", b"-1", b"1001 ", b"9" * 17):
+        table.refuses("eu", Put(keys.RESTORED, value, 4))
+    table.refuses("eu", Put(keys.RESTORED, b"1001"))
+    table.refuses("eu", Put(keys.RESTORED, b"1001", 4, lease=1))
+    table.refuses("eu", Delete(keys.RESTORED))
+    table.apply([Put(keys.RESTORED, b"of a tool")])
+    table.ask("eu", Put(keys.RESTORED, b"5", 5))
+    for key in (keys.FORCED, keys.FORCING):
+        table.refuses("us", Put(key, b"{}"))
+        table.refuses("us", Delete(key))

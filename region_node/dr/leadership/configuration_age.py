@@ -6,6 +6,7 @@ that finds an older one. Isn't: a copy of one voter's disk, which the others kno
 restore from a backup, which says so itself (`global_config.backup`).
 Invariants: whoever finds that the configuration went back has everything ask that a restored backup lets ask, and says
 so last (`keys.RESTORED`): so others do not do it again, and one that was interrupted is gone on with by the next.
+What either number says is skipped where it cannot be read, as of a later version: the mark alone decides then.
 Not seen is what was put back to a state behind the last mark, and whatever every region has lost together with its
 metadata.
 Source: docs/protocols/leadership.md, docs/decisions/0240.
@@ -18,11 +19,12 @@ import logging
 from collections.abc import Callable
 
 from global_config import keys as config_keys
-from global_config.backup import DOUBTED, restored_value
+from global_config.backup import DOUBTED, restored_ms, restored_value
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.leadership import FLOOR
-from heliograph.model.errors import MetadataUnavailable, VersionConflict
+from heliograph.model.errors import CorruptData, MetadataUnavailable, VersionConflict
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from local_meta.metadata_age import MetadataWentBack, check_mark, put_mark
@@ -58,9 +60,11 @@ class ConfigurationAge:
         """
         async for _ in Tries(self._rng):
             kept = await self._meta.get(keys.CONFIGURATION_SEEN)
-            seen, known = (0, 0) if kept is None else _numbers(kept[0])
+            seen, known = (0, 0) if kept is None else readable(_numbers, keys.CONFIGURATION_SEEN, kept[0]) or (0, 0)
             found = await self._config.get(config_keys.RESTORED)
-            restored = 0 if found is None else int(found[0])
+            restored = 0 if found is None else readable(restored_ms, config_keys.RESTORED, found[0])
+            if restored is None:  # the mark says whether it went back
+                restored = known
             try:
                 if (new := await self._marked(seen, known, restored, anew)) is None:
                     await self._doubt(known, ABSENT if found is None else found[1])
@@ -106,6 +110,9 @@ class ConfigurationAge:
 
 
 def _numbers(value: bytes) -> tuple[int, int]:
-    """(the version of the mark, when the configuration was restored last, in wall ms)."""
-    seen, restored = json.loads(value)
-    return int(seen), int(restored)
+    """(the version of the mark, when the configuration was restored last, in wall ms). Raises CorruptData."""
+    try:
+        seen, restored = json.loads(value)
+        return int(seen), int(restored)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise CorruptData(f"what is known of the configuration's age: {error}") from error

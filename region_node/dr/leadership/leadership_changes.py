@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, pages_under
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.leadership import (
     DELETED,
     DRAINING,
@@ -35,7 +36,7 @@ from heliograph.model.configuration.leadership import (
     leadership,
     writers,
 )
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.runtime.clock import Rng
 
 _DELETED = OPS_MAX // 4
@@ -104,6 +105,14 @@ def unheard_text(left: Mapping[str, tuple[list[str], int]]) -> str:
     )
 
 
+def _epoch(value: bytes) -> int:
+    """Of a leadership that ended, or below which none begins. Raises CorruptData: then none may begin."""
+    try:
+        return int(value)
+    except ValueError as error:
+        raise CorruptData(f"the epoch of earlier leaderships: {value[:40]!r} is none") from error
+
+
 def _broker(key: str) -> str:
     """Whose the last part of a writer's key is."""
     return key.rpartition(".")[0]
@@ -137,10 +146,10 @@ class Switching:
         return Leadership.decode(found[0]), found[1]
 
     async def writers(self, region: str) -> dict[str, Writer]:
-        """Broker -> what it obeys, of those whose lease counts."""
+        """Broker -> what it obeys, of those whose lease counts: nothing, where that cannot be read."""
         prefix = writers(region)
         return {
-            key.removeprefix(prefix): Writer.decode(value)
+            key.removeprefix(prefix): readable(Writer.decode, key, value) or Writer()
             async for rows in pages_under(self._store, prefix)
             for key, value, _ in rows
         }
@@ -173,7 +182,7 @@ class Switching:
             found = await self._store.get(leadership(namespace))
             if found is None:
                 ended = await self._store.get(ENDED + namespace)
-                epoch = following(await self._floor() if ended is None else int(ended[0]))
+                epoch = following(await self._floor() if ended is None else _epoch(ended[0]))
                 new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo)
                 behind = Check(ENDED + namespace, ABSENT if ended is None else ended[1])
                 if await self._txn([Put(leadership(namespace), new.encode(), ABSENT), behind]):
@@ -198,7 +207,7 @@ class Switching:
     async def _floor(self) -> int:
         """Above it the epochs of a namespace begin that has no leadership, and none that ended."""
         found = [await self._store.get(key) for key in (FLOOR, DELETED)]
-        return max(0 if row is None else int(row[0]) for row in found)
+        return max(0 if row is None else _epoch(row[0]) for row in found)
 
     async def end(self, namespace: str) -> None:
         """Every region of it takes messages again. Raises NotFound, NotAllowed (it is being moved)."""

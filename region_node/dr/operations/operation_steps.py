@@ -27,9 +27,17 @@ from heliograph.kv.metadata_store import (
     prefix_end,
     rows_under,
 )
+from heliograph.kv.unreadable_records import readable, tell_unreadable
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership, following, preceding
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    VersionConflict,
+)
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.automatic_policy import BY, forget_automatic, hold_behind_move, release
@@ -603,7 +611,7 @@ class Conductor:
         known = (await self.away(namespace)).get(returned, ())
         if epoch := max((epoch for epoch in known if epoch <= record.epoch), default=0):
             prefix = boundary_prefix(namespace, epoch)
-            rows = [json.loads(value) for _, value, _ in await rows_under(self._store, prefix)]
+            rows = [_boundary(key, value) for key, value, _ in await rows_under(self._store, prefix)]
             return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(
             f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring "
@@ -616,9 +624,12 @@ class Conductor:
         out: dict[str, list[int]] = {}
         while rows := await self._store.range(at, end, limit=1):  # the others of an epoch say the same of its source
             ((key, value, _),) = rows
-            epoch = int(key.removeprefix(boundaries_prefix(namespace)).partition("/")[0])
-            out.setdefault(json.loads(value)["source"], []).append(epoch)
-            at = prefix_end(boundary_prefix(namespace, epoch))
+            number = key.removeprefix(boundaries_prefix(namespace)).partition("/")[0]
+            at = prefix_end(f"{boundaries_prefix(namespace)}{number}/")
+            try:
+                out.setdefault(_boundary(key, value)["source"], []).append(int(number))
+            except (CorruptData, ValueError) as error:  # nobody is known to have come back from there
+                tell_unreadable(key, error)
         return out
 
     async def forget(self, namespace: str) -> None:
@@ -646,7 +657,31 @@ class Conductor:
 
 async def reports_of(store: MetadataStore, namespace: str) -> list[dict[str, Any]]:
     """Signed reports of the namespace's drills, the newest last."""
-    return [json.loads(value) for _, value, _ in await rows_under(store, reports_prefix(namespace))]
+    rows = await rows_under(store, reports_prefix(namespace))
+    found = [readable(_report, key, value) for key, value, _ in rows]
+    return [report for report in found if report is not None]
+
+
+def _report(value: bytes) -> dict[str, Any]:
+    return _object(value, "a report of a drill")
+
+
+def _boundary(key: str, value: bytes) -> dict[str, Any]:
+    found = _object(value, key)
+    if not isinstance(found.get("topics"), dict) or not isinstance(found.get("source"), str):
+        raise CorruptData(f"{key}: what a region held when it took over cannot be read by this version")
+    return found
+
+
+def _object(value: bytes, what: str) -> dict[str, Any]:
+    """Raises CorruptData."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(f"{what}: {error}") from error
+    if not isinstance(found, dict):
+        raise CorruptData(f"{what}: no object")
+    return found
 
 
 async def forget_operations(store: MetadataStore, namespace: str) -> None:

@@ -106,7 +106,7 @@ class ResealJob:
                 raise CorruptData(f"reseal job: of format {found}; this version reads format {FORMAT}")
             state = JobState(fields["state"])
             return cls(**{**fields, "state": state, "waits_for": tuple(fields["waits_for"])})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptData(f"reseal job: {error!r}") from error
 
 

@@ -14,7 +14,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.transport.config_transport import MemberRefused
-from global_config.voters.forced_quorum import HEARD_S, STOPPED, TELL_S, ForcedQuorum
+from global_config.voters.forced_quorum import HEARD_S, STOPPED, TELL_S, ForcedQuorum, left_behind
 from heliograph.kv.machine_commands import CommandKind, CommandStatus, command, refusal, txn_fields
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine
@@ -421,3 +421,18 @@ def test_a_member_that_cannot_set_aside_now_is_told_from_one_that_will_not(statu
     node = ForcedQuorum(lent, lent, lent, lent)
     with pytest.raises(NotAllowed, match=said):
         asyncio.run(node.answer(lent, "rejoin", "us", "", timeout_s=1.0))
+
+
+@pytest.mark.parametrize("value", (b"7", b"no json", b'{"format": 2}'))
+@pytest.mark.parametrize("key", (keys.FORCED, keys.FORCING))
+def test_what_is_written_of_a_forced_quorum_and_cannot_be_read_ends_no_leader(key: str, value: bytes) -> None:
+    """It would end each one that begins to lead, and with it all writes."""
+    lent: Any = Forced()
+    machine, node = KvMachine(), ForcedQuorum(lent, lent, lent, lent)
+    machine.apply(1, command(CommandKind.TXN, txn_fields([Put(key, value)])))
+    for index, one in enumerate(node.beginning(machine), 2):
+        if one:
+            machine.apply(index, one)
+    found = machine.get(keys.FORCED)
+    assert found is not None and left_behind(found[0]) == {"us": ""} and machine.get(keys.FORCING) is None
+    assert left_behind(value) == {}

@@ -144,3 +144,22 @@ def test_what_another_region_has_to_put_back_holds_nothing_else_up(monkeypatch: 
         assert (await world.there())["token/b"] == record("b")
 
     with_world(test)
+
+
+@pytest.mark.parametrize("prefix", (REVOCATIONS, COPIES))
+def test_one_that_cannot_be_read_is_left_as_it_is_and_holds_nothing_else_up(prefix: str) -> None:
+    """It counts neither as absent, which would put back what a newer version has lifted, nor as older."""
+
+    async def test(world: World) -> None:
+        await world.list.add(record("a"))
+        await world.settle()
+        newer = record("a", 2000).encode().replace(b'"format": 1', b'"format": 99')
+        await (world.config if prefix == REVOCATIONS else world.meta).put(f"{prefix}token/a", newer)
+        await world.settle()
+        await world.list.add(record("b"))
+        await world.settle()
+        kept = await (world.config if prefix == REVOCATIONS else world.meta).get(f"{prefix}token/a")
+        assert kept is not None and kept[0] == newer
+        assert await world.meta.get(f"{COPIES}token/b") is not None
+
+    with_world(test)

@@ -23,7 +23,9 @@ from heliograph.kv.in_process_store import EmbeddedStore, _Watch
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.leadership import (
     DRAINING,
+    ENDED,
     FENCED,
+    FLOOR,
     LEADERSHIPS,
     OPEN,
     Leadership,
@@ -31,7 +33,8 @@ from heliograph.model.configuration.leadership import (
     writer,
     writers,
 )
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, OutcomeUnknown
+from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, OutcomeUnknown
+from local_meta import keys as meta_keys
 from region_node.dr.leadership import configuration_age
 from region_node.dr.leadership.configuration_age import WHY, ConfigurationAge
 from region_node.dr.leadership.leadership_changes import Switching, closing
@@ -139,6 +142,67 @@ async def led(world: World, *regions: str) -> None:
     await world.switching.begin(NAME, "us", {})
     await world.start(*(regions or REGIONS))
     await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("value", (b"next year", b"", b"-5", b"9" * 40, b'{"format": 9}'))
+def test_what_was_restored_when_cannot_be_read_stops_nobody_and_the_mark_still_decides(value: bytes) -> None:
+    """As of a later version. A lease is renewed, and taken anew, beside it; one that went back asks all the same."""
+
+    async def main(world: World) -> None:
+        await led(world)
+        await world.config.put(keys.RESTORED, value)
+        await asyncio.sleep(30)
+        assert world.open_in() == {"us": 1}
+        await world.start("us", "eu")
+        await asyncio.sleep(10)
+        assert world.open_in() == {"us": 1}
+        copy = world.copied()
+        await world.moved("eu")
+        await asyncio.sleep(12)
+        assert world.open_in() == {"eu": 2}
+        await world.end()
+        world.put_back(copy)
+        await world.start("us")
+        await asyncio.sleep(10)
+        assert world.open_in() == {} and (await world.switching.get(NAME))[0].asks == WHY
+
+    run(main)
+
+
+@pytest.mark.parametrize("value", (b"7", b"[1]", b"no json"))
+def test_a_mark_that_cannot_be_read_is_made_anew(value: bytes) -> None:
+    async def main(world: World) -> None:
+        await led(world)
+        await world.metas["us"].put(meta_keys.CONFIGURATION_SEEN, value)
+        await world.start("us")
+        await asyncio.sleep(10)
+        found = await world.metas["us"].get(meta_keys.CONFIGURATION_SEEN)
+        assert world.open_in() == {"us": 1} and found is not None and found[0] != value
+
+    run(main)
+
+
+def test_a_writer_that_cannot_be_read_obeys_nothing_and_ends_with_its_lease() -> None:
+    async def main(world: World) -> None:
+        await led(world)
+        await asyncio.sleep(10)
+        lease = await world.config.grant(5000)
+        await world.config.put(writer("eu", "eu-1", lease), b"of a later version", lease=lease)
+        assert await world.switching.unheard(NAME, REGIONS) == {"eu": (["eu-1." + str(lease)], 2)}
+        await asyncio.sleep(10)
+        assert await world.switching.unheard(NAME, REGIONS) == {}
+
+    run(main)
+
+
+@pytest.mark.parametrize("key", (FLOOR, ENDED + NAME))
+def test_no_leadership_begins_above_an_epoch_that_cannot_be_read(key: str) -> None:
+    async def main(world: World) -> None:
+        await world.config.put(key, b"of a later version")
+        with pytest.raises(CorruptData, match="the epoch of earlier leaderships"):
+            await world.switching.begin(NAME, "us", {})
+
+    run(main)
 
 
 def test_what_went_back_asks_once_and_is_answered_under_an_epoch_of_its_own() -> None:
