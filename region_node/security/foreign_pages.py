@@ -1,8 +1,8 @@
 """Foreign pages: requests to the admin interface that a browser makes because another site's page told it to.
 
-Is: what their headers give away: an `Origin` that is not ours, a body of the kinds that a page may send without asking
-first, a name that is not ours, which an attacker lets point here (DNS rebinding). Isn't: a check of credentials, which
-a browser adds by itself: that is why these are looked at.
+Is: what their headers give away: an `Origin` that is not ours, a body that is not said to be JSON (a page may send one
+without asking first), a name that is not ours, which an attacker lets point here (DNS rebinding). Isn't: a check of
+credentials, which a browser adds by itself: that is why these are looked at.
 Source: Fetch standard, "CORS-safelisted request-header" and "Origin"; RFC 6762, RFC 8375 for names that are nobody's in
 the public DNS.
 """
@@ -13,9 +13,9 @@ import ipaddress
 from collections.abc import Callable, Mapping
 
 _READS = ("GET", "HEAD", "OPTIONS")
-_OF_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+_JSON = "application/json"
 _PRIVATE = (".localhost", ".local", ".internal", ".svc", ".lan", ".home.arpa", ".test")
-"""Ends of names that nobody can register."""
+"""Ends of names that nobody can register: only an end says whose a name is, what stands before it says nothing."""
 
 
 def refusal(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
@@ -27,8 +27,9 @@ def refusal(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         return 403, f"a page of {origin[:200]} may not change anything here"
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     has_body = headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in headers
-    if has_body and kind in _OF_FORMS:
-        return 415, f"a body of type {kind} is not taken: send JSON, with Content-Type: application/json"
+    if has_body and kind != _JSON:
+        given = f"of type {kind[:100]}" if kind else "without a type"
+        return 415, f"a body {given} is not taken: send JSON, with Content-Type: {_JSON}"
     return None
 
 
@@ -42,7 +43,7 @@ def is_foreign_name(host: str, is_own: Callable[[str], bool]) -> bool:
     its port, is one that this region goes by. An address and a name that only this network knows are nobody else's.
     """
     name = _without_port(host).rstrip(".").lower()
-    if not name or "." not in name or name.endswith(_PRIVATE) or ".svc." in name:
+    if not name or "." not in name or name.endswith(_PRIVATE):
         return False
     try:
         ipaddress.ip_address(name)

@@ -204,8 +204,8 @@ class SecuritySettings:
     none is read.
     """
     allowed_hosts: tuple[str, ...] = setting(())
-    """Hosts and *.domains by which the admin interface may be asked where nobody is authenticated, beside addresses,
-    names of this network alone, and those that the region publishes.
+    """Hosts and *.domains by which the admin interface may be asked without credentials, where that is open, beside
+    addresses, names of this network alone, and those that the region publishes.
     """
     proxy_protocol: bool = setting(False, theirs="haProxyProtocolEnabled")
     """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load

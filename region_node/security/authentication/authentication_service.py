@@ -144,6 +144,14 @@ class Authentication:
         """Returns the header of this broker's requests to others of its region; {}: they need none."""
         return {"Authorization": self._internal.header()} if self._internal is not None else {}
 
+    def lets_in_unproven(self, authorization: str, certificate: dict[str, Any] | None) -> bool:
+        """Whether who asks by HTTP is let in without a proof of who that is: where nobody is asked for one, and by the
+        anonymous role. Such a request has nothing that another site's page could not have a browser send.
+        """
+        if self.open:
+            return True
+        return bool(self._anonymous) and not authorization and not (certificate and "tls" in self._providers)
+
     def of_header(self, authorization: str, certificate: dict[str, Any] | None, host: str = "") -> Credentials:
         """The credentials of an HTTP request from that address. Raises Unauthenticated for a header that is not read
         here.

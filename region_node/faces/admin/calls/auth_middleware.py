@@ -9,6 +9,7 @@ where other credentials may help, 403 where a grant would.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -53,10 +54,12 @@ def guard(
         # no resource: there is no such path, and the router says so
         access = CallAccess.PUBLIC if route.resource is None else route_rights.of(route)
         public = access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open)
-        if not public and security.authentication.open and foreign_pages.is_foreign_name(request.host, is_own_name):
+        given = authorization_of(request), _certificate(request)
+        unproven = not public and security.authentication.lets_in_unproven(*given)
+        if unproven and foreign_pages.is_foreign_name(request.host, is_own_name):
             return refuse(
                 403,
-                f"nobody is authenticated here, and {request.host[:200]} is no name of this region: ask it by its "
+                f"nobody is asked here who they are, and {request.host[:200]} is no name of this region: ask it by its "
                 "address, or list the name in security.allowed_hosts",
             )
         if public or security.authentication.open:
@@ -108,10 +111,15 @@ def _leads_elsewhere(value: str) -> bool:
     return any(part in (".", "..") for part in value.split("/"))
 
 
-async def _identify(security: Security, request: web.Request) -> Principal:
+def _certificate(request: web.Request) -> dict[str, Any] | None:
+    certificate: dict[str, Any] | None
     certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    return certificate
+
+
+async def _identify(security: Security, request: web.Request) -> Principal:
     host = request.remote or ""
-    credentials = security.authentication.of_header(authorization_of(request), certificate, host)
+    credentials = security.authentication.of_header(authorization_of(request), _certificate(request), host)
     found = await security.authentication.identify(credentials, request.headers.get(ORIGINAL, ""))
     return found.at(host)
 

@@ -20,7 +20,9 @@ from region_node.faces.admin.brokers import brokers
 from region_node.faces.admin.server import admin_server, openapi
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
+from region_node.security.authentication.authentication_service import Authentication
 from region_node.security.authentication.principal import Credentials, Principal
+from region_node.security.settings import SecuritySettings
 from tests.region_node.faces.admin.server.http_peer import Peer, settle
 
 
@@ -32,24 +34,29 @@ class Known:
     def of_header(self, header: str, certificate: Any, host: str) -> Credentials:
         return Credentials(method="token", data=header.encode())
 
-    async def identify(self, credentials: Credentials, original: str) -> Principal:
+    def lets_in_unproven(self, header: str, certificate: Any) -> bool:
+        return False
+
+    async def identify(self, credentials: Credentials, original: str = "") -> Principal:
         if not credentials.data:
             raise Unauthenticated("who is it?")
         return Principal(role=credentials.data.decode())
 
 
-def answered(*sent: bytes) -> tuple[list[Any], list[bytes]]:
-    """(what the audit log has then, how each was answered): each comes on a connection of its own."""
+def answered(*sent: bytes, authentication: Any = None) -> tuple[list[Any], list[bytes]]:
+    """(what the audit log has then, how each was answered): each comes on a connection of its own. authentication:
+    another one than `Known`.
+    """
     changes: list[Any] = []
 
     async def run() -> list[bytes]:
         rights = SimpleNamespace(is_super=lambda _: False, administers=lambda *_: False)
         admin = SimpleNamespace(
-            security=SimpleNamespace(authentication=Known(), rights=rights),
+            security=SimpleNamespace(authentication=authentication or Known(), rights=rights),
             audit=SimpleNamespace(change=lambda **change: changes.append(change)),
             view=SimpleNamespace(tenant=lambda _: True),
             authenticate_metrics=False,
-            goes_by=None,
+            goes_by=lambda host: host == "ours.example.com",
             version="1",
         )
         server = AdminServer(cast(Any, admin))
@@ -89,6 +96,26 @@ def test_what_nobody_who_is_known_asks_for_pushes_no_change_out_of_the_audit_log
     assert [(change["role"], change["path"], change["refused"]) for change in changes] == [
         ("ann", "/admin/v2/tenants/b", True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "by_name"),
+    [
+        ("evil.net", "", False),
+        ("a.svc.evil.net:8080", "", False),
+        ("ours.example.com:8080", "", True),
+        ("10.1.2.3:8080", "", True),
+        ("localhost", "", True),
+        ("evil.net", "Authorization: Bearer ann", True),
+    ],
+)
+def test_a_name_of_somebody_elses_reaches_no_anonymous_role(host: str, token: str, by_name: bool) -> None:
+    """Its page would have the browser ask as whoever presents nothing: reads, too."""
+    authentication = Authentication(SecuritySettings(anonymous_role="guest"), {"token": Known()})
+    asked = put("/admin/v2/tenants/a", *([token] if token else [])).replace(b"Host: a", f"Host: {host}".encode(), 1)
+    _, written = answered(asked, asked.replace(b"PUT", b"GET", 1), authentication=authentication)
+    for each in written:
+        assert each.split()[1] == b"403" and (b"may not" in each, b"allowed_hosts" in each) == (by_name, not by_name)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +162,8 @@ def test_no_body_is_unpacked_whoever_sends_it(coding: str, monkeypatch: pytest.M
     monkeypatch.setattr(compression_utils.ZLibDecompressor, "decompress_sync", unpack)
     body = gzip.compress(bytes(1 << 20)).decode("latin-1")
     path, coded = "/heliograph/v1/reading/snapshots", f"Content-Encoding: {coding}"
-    asked = (put(path, coded, *more, body=body) for more in ((), ("Authorization: ann",)))
+    json_body = "Content-Type: application/json"
+    asked = (put(path, coded, json_body, *more, body=body) for more in ((), ("Authorization: ann",)))
     _, written = answered(*(each.replace(b"PUT", b"POST", 1) for each in asked))
     assert [int(each.split()[1]) for each in written] == [401, 415] and not unpacked
 
