@@ -13,7 +13,7 @@ Source: docs/security.md, "Rights".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
@@ -178,6 +178,21 @@ class Authorization:
         if any(row.open_in if at is None else at in row.open_in for row in rows):
             return True
         return all(role in self._supers or any(role in row.roles for row in rows) for role in principal.roles)
+
+    def tenants_of(self, roles: Iterable[str], at: str) -> set[str]:
+        """The tenants in which rules let these roles, by their names, produce, consume, or administer: whose admins
+        may speak for what is theirs. Of roles that no rule names: `at`, where that tenant opens something to everybody.
+        """
+        if not self.enabled:
+            return set()
+        assert self._anywhere is not None
+        rows = [self._anywhere.of(operation) for operation in OPERATIONS.values()]
+        found = {tenant for role in roles for row in rows for tenant in row.roles.get(role, ())}
+        return found or {at for row in rows if at in row.open_in}
+
+    def administers_all(self, principal: Principal, tenants: Collection[str]) -> bool:
+        """Whether it administers each of them; none: whether it is a super user."""
+        return all(self.administers(principal, tenant) for tenant in tenants) if tenants else self.is_super(principal)
 
     # -- the same, as an error ----------------------------------------------------------------------------------------
 

@@ -32,11 +32,11 @@ class GrantsView(Protocol):
 
 
 class Anywhere(NamedTuple):
-    """Who may do one operation somewhere. roles: in how many tenants and namespaces each may; open_in: the tenants in
-    which an ACL lets every role do it.
+    """Who may do one operation somewhere. roles: by tenant, in how many of its places (itself, and its namespaces) each
+    may; open_in: the tenants in which an ACL lets every role do it.
     """
 
-    roles: Counter[str]
+    roles: dict[str, Counter[str]]
     open_in: set[str]
 
 
@@ -45,7 +45,7 @@ class RolesAnywhere:
 
     def __init__(self, view: GrantsView, acls: AclDecisions) -> None:
         self._view, self._acls = view, acls
-        self._found = {operation: Anywhere(Counter(), set()) for operation in _GRANTED}
+        self._found = {operation: Anywhere({}, set()) for operation in _GRANTED}
         self._counted: dict[str, dict[AclOperation, frozenset[str]]] = {}
         """Tenant, or namespace -> the roles that are counted of it."""
         self._tenants = set[str]()
@@ -75,12 +75,16 @@ class RolesAnywhere:
 
     def _count(self, place: str) -> None:
         before, now = self._counted.pop(place, {}), {each: frozenset(self._roles(place, each)) for each in _GRANTED}
+        tenant = place.partition("/")[0]
         for operation, (roles, open_in) in self._found.items():
             for role in before.get(operation, ()):
-                roles[role] -= 1
+                roles[role][tenant] -= 1
+                if not roles[role][tenant]:
+                    del roles[role][tenant]
                 if not roles[role]:
                     del roles[role]
-            roles.update(now[operation] - {ANYBODY})
+            for role in now[operation] - {ANYBODY}:
+                roles.setdefault(role, Counter())[tenant] += 1
             (open_in.add if ANYBODY in now[operation] else open_in.discard)(place)
             now[operation] -= {ANYBODY}
         if any(now.values()):

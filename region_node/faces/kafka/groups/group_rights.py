@@ -1,13 +1,15 @@
 """GroupRights: which roles may use which consumer group.
 
-Is: the owner of a group, the topics that it is about, what ACLs say of it, and the answer, kept until one of them or
-the rules change.
+Is: the owner of a group, the topics that it is about, the tenants that it belongs to, what ACLs say of it, and the
+answer, kept until one of them or the rules change.
 Isn't: a right to a topic (`region_node.security.authorization`), or storage (`group_coordinator`).
 Invariants: a group is used by the role that made it, by roles that may consume every one of its topics, by those that
-an ACL allows it, and by admins of the listener's tenant, and by nobody else; an ACL that refuses wins over all but
-admins; it is about what its members subscribe to and what it has offsets of. A
-group without members and offsets is nobody's: who joins it first owns it. A member names only topics that it may
-consume. Where nothing is authorized, everybody may, and no owner is written down.
+an ACL allows it, and by admins of all tenants that it belongs to, and by nobody else; an ACL that refuses wins over all
+but admins. It is about what its members subscribe to and what it has offsets of, and belongs to the tenants of these
+topics; without any, to those in which its owner has a grant. The listener's tenant has no say by being that: its ACLs
+allow a group that belongs to it alone, and refuse one that has topics of it, or belongs to it alone. A group without
+members and offsets is nobody's: who joins it first owns it. A member names only topics that it may consume. Where
+nothing is authorized, everybody may, and no owner is written down.
 Bounds: an answer is a look-up, except behind a change of the rules, the members, or the partitions: then others have
 their turn between its topics, and who asks for the same group waits for what is being found. It is the answer of when
 it was begun: a later change holds from the next request on.
@@ -51,30 +53,33 @@ class GroupRights:
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """Of groups whose topics, or answers, are being found."""
 
-    async def check_join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
+    async def check_join(
+        self, principal: Principal, held: CoordinatedGroup, names: Collection[str]
+    ) -> Collection[TopicName]:
         """Whether a member of that role may name these topics, and no ACL refuses it the group: comes before anybody
-        hears of a topic that was named. Raises Refused.
+        hears of a topic that was named. Returns the topics. Raises Refused.
         """
         if not self._rights.enabled:
-            return
-        if self._says(principal, held.group.name, AclOperation.READ) is AclAnswer.REFUSED:
+            return ()
+        topics, pace = await parsed(names, self._name), RowPace()
+        if await self._says_of_join(principal, held, topics) is AclAnswer.REFUSED:
             raise _refusal(principal, held)
-        pace = RowPace()
-        for topic in await parsed(topics, self._name):
+        for topic in topics:
             await pace.rows(ROWS_A_TOPIC)
             if not self._rights.may(principal, Action.CONSUME, topic):
                 raise Refused(
                     Code.GROUP_AUTHORIZATION_FAILED,
                     f"the role {principal.role!r} may not consume {topic}, which it names: grant it consume there",
                 )
+        return topics
 
-    async def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
-        """Lets a member of that role in, who names these topics, behind `check_join`; a group that is nobody's is its
-        from now on. Raises Refused.
+    async def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[TopicName]) -> None:
+        """Lets a member of that role in, with what `check_join` returned; a group that is nobody's is its from now on.
+        Raises Refused.
         """
         if not self._rights.enabled:
             return
-        said = self._says(principal, held.group.name, AclOperation.READ)
+        said = await self._says_of_join(principal, held, topics)
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, held)
         if nobodys(held):
@@ -117,17 +122,16 @@ class GroupRights:
 
     def by_name(self, principal: Principal, group: str, operation: AclOperation) -> bool | None:
         """Whether the role may, before anything of the group is loaded; None: its owner and its topics decide (`may`).
-        A role without any grant has no group's topics, and none of its own.
+        A role without any grant has no group's topics, and none of its own; one with grants in the listener's tenant
+        alone is refused by its ACLs.
         """
         rights = self._rights
-        if not rights.enabled or principal.internal:
+        if rights.is_super(principal):
             return True
-        said = self._says(principal, group, operation)
-        if said is not AclAnswer.SILENT:
-            return said is AclAnswer.ALLOWED
-        if rights.administers(principal, self._tenant):
-            return True
-        return None if rights.has_a_grant(principal) else False
+        said = rights.says(principal, operation, self._tenant, Resource.GROUP, group)
+        if said is AclAnswer.REFUSED and rights.tenants_of(principal.roles, self._tenant) <= {self._tenant}:
+            return False
+        return None if said is AclAnswer.ALLOWED or rights.has_a_grant(principal) else False
 
     def _kept(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool | None:
         """The answer, where it was found before and holds still."""
@@ -141,27 +145,20 @@ class GroupRights:
         return answer
 
     async def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
-        """Whether the role may delete it, or offsets of it: it administers the listener's tenant, or those of all its
-        topics, or an ACL allows it. Raises Refused.
+        """Whether the role may delete it, or offsets of it: it administers all tenants that the group belongs to, or an
+        ACL allows it. Raises Refused.
         """
         async with self._locks.setdefault(held.group.name, asyncio.Lock()):
             topics = (await self._known(held)).topics
-        said = self._says(principal, held.group.name, AclOperation.DELETE)
-        tenants = dict.fromkeys(topic.tenant for topic in topics)
-        if (
-            said is AclAnswer.ALLOWED
-            or self._rights.administers(principal, self._tenant)
-            or (
-                said is AclAnswer.SILENT
-                and tenants
-                and all(self._rights.administers(principal, tenant) for tenant in tenants)
-            )
-        ):
+        tenants = self._tenants(principal, held, topics)
+        if self._rights.administers_all(principal, tenants):
             return
-        raise Refused(
-            Code.GROUP_AUTHORIZATION_FAILED,
-            f"the role {principal.role!r} administers neither {self._tenant} nor the tenants of the group's topics",
-        )
+        if self._says(principal, held, topics, AclOperation.DELETE) is not AclAnswer.ALLOWED:
+            named = ", ".join(sorted(tenants)) or "none"
+            raise Refused(
+                Code.GROUP_AUTHORIZATION_FAILED,
+                f"the role {principal.role!r} does not administer all tenants that the group belongs to ({named})",
+            )
 
     def _stamp(self, held: CoordinatedGroup) -> Stamp:
         return self._rights.changes, held.group.subscription_changes, held.offsets.key_changes
@@ -179,22 +176,56 @@ class GroupRights:
             access.forget()
         return access
 
-    def _says(self, principal: Principal, group: str, operation: AclOperation) -> AclAnswer:
-        return self._rights.says(principal, operation, self._tenant, Resource.GROUP, group)
+    def _tenants(self, principal: Principal, held: CoordinatedGroup, topics: Collection[TopicName]) -> set[str]:
+        """Those that the group belongs to, which is about these topics; of one that is nobody's, those that it would
+        belong to if that role made it. Empty: its owner has no grant left.
+        """
+        if topics:
+            return {topic.tenant for topic in topics}
+        owner = held.access.owner
+        if nobodys(held) or owner == principal.role:
+            return self._rights.tenants_of(principal.roles, self._tenant) or {self._tenant}
+        return {self._tenant} if owner is None else self._rights.tenants_of((owner,), self._tenant)
+
+    def _says(
+        self, principal: Principal, held: CoordinatedGroup, topics: Collection[TopicName], operation: AclOperation
+    ) -> AclAnswer:
+        """What ACLs of the listener's tenant say, as far as the group is its; topics: what the group is about."""
+        said = self._rights.says(principal, operation, self._tenant, Resource.GROUP, held.group.name)
+        if said is AclAnswer.SILENT or self._tenants(principal, held, topics) == {self._tenant}:
+            return said
+        some = any(topic.tenant == self._tenant for topic in topics)
+        return said if some and said is AclAnswer.REFUSED else AclAnswer.SILENT
+
+    async def _says_of_join(
+        self, principal: Principal, held: CoordinatedGroup, topics: Collection[TopicName]
+    ) -> AclAnswer:
+        """The same to who joins, and names these topics."""
+        if not self._rights.acls_are_about(self._tenant, Resource.GROUP):
+            return AclAnswer.SILENT
+        if not nobodys(held):
+            async with self._locks.setdefault(held.group.name, asyncio.Lock()):
+                topics = (await self._known(held)).topics
+        return self._says(principal, held, topics, AclOperation.READ)
 
     async def _answer(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool:
-        rights, access, said = self._rights, held.access, self._says(principal, held.group.name, operation)
+        rights, access = self._rights, held.access
+        said = self._says(principal, held, access.topics, operation)
         if said is not AclAnswer.SILENT:
             return said is AclAnswer.ALLOWED
-        if nobodys(held) or rights.administers(principal, self._tenant):
+        if nobodys(held):
             return True
         # no owner and no topics: nobody wrote down whose it is, as it was made before this was so
         of_its_own = principal.role == access.owner or (access.owner is None and not access.topics)
         if of_its_own and rights.has_a_grant(principal, at=self._tenant):
             return True
-        topics = access.topics or [
-            TopicName("persistent", self._tenant, self._namespace, f"__group__{held.group.name}")
-        ]
+        tenants, topics = self._tenants(principal, held, access.topics), access.topics
+        if rights.administers_all(principal, tenants):
+            return True
+        if not topics:
+            if tenants != {self._tenant}:
+                return False
+            topics = [TopicName("persistent", self._tenant, self._namespace, f"__group__{held.group.name}")]
         pace = RowPace()
         for topic in topics:
             await pace.rows(ROWS_A_TOPIC)

@@ -92,8 +92,8 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
         first = await named(fields["protocol_type"], protocols[:1])
-        topics = first | await named(fields["protocol_type"], protocols[1:])
-        await broker.group_rights.check_join(_principal(session), held, topics)
+        names = first | await named(fields["protocol_type"], protocols[1:])
+        topics = await broker.group_rights.check_join(_principal(session), held, names)
         await broker.group_leadership.check(fields["group_id"], first)
         await broker.group_rights.join(_principal(session), held, topics)
         member = GroupMember(

@@ -37,10 +37,14 @@ class ApiRight(Enum):
     ALTER_TOPIC_CONFIGS = "an admin of each topic's tenant, to change its settings"
     DESCRIBE_TOPIC_CONFIGS = "produce to or consume each topic, to see its settings"
     DELETE_TOPIC = "an admin of each topic's tenant, to delete it or of it"
-    READ_GROUP = "use of the group: consume all its topics, or have made it, or administer the listener's tenant"
+    READ_GROUP = (
+        "use of the group: consume all its topics, or have made it, or administer the tenants that it belongs to"
+    )
     DESCRIBE_GROUP = "use of each group, to see it"
-    DELETE_GROUP = "an admin of the listener's tenant, or of the tenants of all the group's topics"
-    WRITE_TRANSACTIONAL_ID = "the transactional id: the role that it belongs to, or an admin of the listener's tenant"
+    DELETE_GROUP = "an admin of all tenants that the group belongs to"
+    WRITE_TRANSACTIONAL_ID = (
+        "the transactional id: the role that it belongs to, or an admin of all tenants of that role"
+    )
     ANY_GRANT = "a grant to produce, to consume, or to administer somewhere, or an ACL to see what is named"
     IDEMPOTENT_WRITE = "a grant to produce, or to administer somewhere"
     TENANT = "an admin of the listener's tenant, or of the topic's where one is named"
@@ -191,7 +195,7 @@ class RequestGate:
             raise LookupError(f"{request.api.name} asks for a grant somewhere, and its row says no such right")
         if named is not None:
             said = self._rights.says(principal, AclOperation.DESCRIBE, self._tenant, *named)
-            if said is AclAnswer.REFUSED:
+            if said is AclAnswer.REFUSED and self._rights.tenants_of(principal.roles, self._tenant) <= {self._tenant}:
                 raise Refused(code, f"an ACL refuses the role {principal.role!r} to see the {named[0]} {named[1]!r}")
             if said is AclAnswer.ALLOWED:
                 return

@@ -3,10 +3,11 @@
 Is: the owner of each producer that a transactional id was given, what ACLs say of the id, and who may use that
 producer. Isn't: fencing, which is between producers of one owner (`kafka_transactions`).
 Invariants: a transactional id belongs to the role that first initialised it; it, those that an ACL allows the id, and
-admins of the listener's tenant may use it, and nobody else; an ACL that refuses wins over all but admins. Where ACLs
-speak of ids, a batch is under an id only where that id's record names its producer, whatever its client says. A
-producer's owner never changes, so what was read of it once holds. An id of before owners were written down belongs to
-who initialises it next. Where nothing is authorized, everybody may, and no owner is written down.
+admins of all tenants in which that role has a grant may use it, and nobody else; an ACL that refuses wins over all but
+admins. ACLs are the listener's tenant's, and are about ids of roles that have grants there alone. Where they speak of
+ids, a batch is under an id only where that id's record names its producer, whatever its client says. A producer's owner
+never changes, so what was read of it once holds. An id of before owners were written down belongs to who initialises it
+next. Where nothing is authorized, everybody may, and no owner is written down.
 Bounds: PRODUCERS_MAX owners are remembered; the rest is read again.
 Source: docs/protocols/kafka.md, "Rights to groups and transactional ids".
 
@@ -98,7 +99,7 @@ class TransactionalIdRights:
 
     def check_new(self, principal: Principal, name: str) -> None:
         """Whether the role may make a transactional id that nobody has. Raises Refused."""
-        said = self._says(principal, name)
+        said = self._says(principal, None, name)
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, "which an ACL refuses it")
         if said is AclAnswer.SILENT and not self._rights.has_a_grant(principal, Action.PRODUCE, at=self._tenant):
@@ -122,18 +123,29 @@ class TransactionalIdRights:
             self._tenant, Resource.TRANSACTIONAL_ID
         )
 
-    def _says(self, principal: Principal, name: str) -> AclAnswer:
-        return self._rights.says(principal, AclOperation.WRITE, self._tenant, Resource.TRANSACTIONAL_ID, name)
+    def _tenants(self, principal: Principal, owner: str | None) -> set[str]:
+        """Those that an id of that owner belongs to; owner None: it is the role's, or will be. Empty: the owner has no
+        grant left.
+        """
+        if owner in (None, principal.role):
+            return self._rights.tenants_of(principal.roles, self._tenant) or {self._tenant}
+        return self._rights.tenants_of((owner,), self._tenant)
+
+    def _says(self, principal: Principal, owner: str | None, name: str) -> AclAnswer:
+        said = self._rights.says(principal, AclOperation.WRITE, self._tenant, Resource.TRANSACTIONAL_ID, name)
+        if said is AclAnswer.SILENT or self._tenants(principal, owner) == {self._tenant}:
+            return said
+        return AclAnswer.SILENT
 
     def _may(self, principal: Principal, owner: str | None, name: str) -> bool:
-        said = self._says(principal, name)
+        if principal.internal:
+            return True
+        said = self._says(principal, owner, name)
         if said is not AclAnswer.SILENT:
             return said is AclAnswer.ALLOWED
-        return (
-            principal.internal
-            or self._rights.administers(principal, self._tenant)
-            or (owner in (None, principal.role) and self._rights.has_a_grant(principal, at=self._tenant))
-        )
+        if owner in (None, principal.role):
+            return self._rights.has_a_grant(principal, at=self._tenant)
+        return self._rights.administers_all(principal, self._tenants(principal, owner))
 
 
 def _refusal(principal: Principal, why: str) -> Refused:

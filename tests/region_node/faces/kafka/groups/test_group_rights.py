@@ -1,5 +1,5 @@
-"""Groups are used by the role that made them, by whoever may consume all their topics, and by admins; by nobody else,
-also behind a change of coordinator.
+"""Groups are used by the role that made them, by whoever may consume all their topics, and by admins of the tenants
+that they belong to; by nobody else, also behind a change of coordinator.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from tests.region_node.faces.pulsar.harness import settle
 SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
 GROUP, TOPIC = Code.GROUP_AUTHORIZATION_FAILED, Code.TOPIC_AUTHORIZATION_FAILED
 PAID, SENT = "victim/ns/paid", "victim/ns/sent"
+WAGES, BONUS = "wages", "bonus"
+"""Of the listener's own namespace."""
+CONNECT: dict[str, Any] = {"kind": "connect", "metadata": b"\0\0\0\4http"}
+"""A member that names no topics."""
 WORKER = "w"
 
 
@@ -62,6 +66,21 @@ async def opened(security: SecuritySettings | None = SECURITY) -> Face:
     own = NamespacePolicies(regions=("us",), permissions={"mallory": ["consume", "produce"]})
     await face.admin.create_namespace("mallory/ns", own)
     for topic in (PAID, SENT):
+        new = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
+    return face
+
+
+async def at_home() -> Face:
+    """The same with topics of the listener's own tenant, and with grants nowhere else: "ann" may consume both, "sue"
+    one of them.
+    """
+    face = await opened()
+    wages, bonus = (f"persistent://public/default/{name}" for name in (WAGES, BONUS))
+    grants = {wages: {"ann": ["consume"], "sue": ["consume"]}, bonus: {"ann": ["consume"]}}
+    await face.admin.update_namespace("public/default", lambda found: replace(found, topic_permissions=grants))
+    await face.admin.update_namespace("victim/ns", lambda found: replace(found, topic_permissions={}))
+    for topic in (WAGES, BONUS):
         new = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
     return face
@@ -176,7 +195,7 @@ def asked(group: str, joined: dict[str, Any]) -> dict[str, tuple[int, dict[str, 
     }
 
 
-@pytest.mark.parametrize("role", ["nil", "pat", "mallory", "sue"])
+@pytest.mark.parametrize("role", ["nil", "pat", "mallory", "sue", "pub-admin"])
 def test_a_role_that_may_not_consume_all_its_topics_can_do_nothing_with_a_group(role: str) -> None:
     async def run() -> None:
         face = await opened()
@@ -197,7 +216,7 @@ def test_a_role_that_may_not_consume_all_its_topics_can_do_nothing_with_a_group(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("role", ["ann", "victor", "pub-admin", "root"])
+@pytest.mark.parametrize("role", ["ann", "victor", "root"])
 def test_its_owner_and_admins_use_a_group(role: str) -> None:
     async def run() -> None:
         face = await opened()
@@ -219,7 +238,7 @@ def test_a_member_names_only_topics_that_it_may_consume() -> None:
         face = await opened()
         assert (await join(face, "sue", "own", PAID, SENT))["error_code"] == GROUP
         assert (await join(face, "nil", "own"))["error_code"] == GROUP
-        assert (await join(face, "nil", "own", kind="connect", metadata=b"\0\0\0\4http"))["error_code"] == GROUP
+        assert (await join(face, "nil", "own", **CONNECT))["error_code"] == GROUP
         assert await rows_under(face.meta, GROUPS) == await rows_under(face.meta, OWNERS) == []
         assert (await join(face, "sue", "own", PAID))["error_code"] == 0
         await face.close()
@@ -250,8 +269,9 @@ def test_offsets_are_committed_and_seen_by_who_consumes_their_topics_and_deleted
         gone = [{"name": topic, "partitions": [{"partition_index": 0}]} for topic in (PAID, SENT)]
         left = {"group_id": "hers", "members": [{"member_id": own["member_id"], "group_instance_id": None}]}
         await ann.ask("leave_group", 3, left)
-        for role, told in (("ann", [GROUP]), ("pub-admin", [0, TOPIC, TOPIC])):
-            assert codes(await client(face, role).ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == told
+        for role in ("ann", "pub-admin"):
+            refused = await client(face, role).ask("offset_delete", 0, {"group_id": "hers", "topics": gone})
+            assert codes(refused) == [GROUP], role
         assert len((await face.broker.coordinator.held("hers")).offsets.rows) == 2, "who uses it deletes nothing of it"
         victor = client(face, "victor")
         assert codes(await victor.ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == [0, 0, 0]
@@ -305,17 +325,16 @@ def test_a_grant_that_goes_puts_its_role_out_of_the_group() -> None:
 def test_the_owner_of_a_group_without_topics_is_known_to_the_next_coordinator() -> None:
     async def run() -> None:
         face = await opened()
-        connect: dict[str, Any] = {"kind": "connect", "metadata": b"\0\0\0\4http"}
-        joined = await join(face, WORKER, "connectors", **connect)
+        joined = await join(face, WORKER, "connectors", **CONNECT)
         assert joined["error_code"] == 0
         face.broker.coordinator.close()
         face.broker.coordinator = GroupCoordinator(face.broker)
-        for role, told in (("ann", GROUP), ("sue", GROUP), ("victor", GROUP), (WORKER, 0), ("pub-admin", 0)):
+        for role, told in (("ann", GROUP), ("sue", GROUP), ("victor", 0), (WORKER, 0), ("pub-admin", GROUP)):
             version, fields = asked("connectors", joined)["heartbeat"]
             assert codes(await client(face, role).ask("heartbeat", version, fields)) == [told], role
         version, fields = asked("connectors", joined)["leave_group"]
         assert set(codes(await client(face, WORKER).ask("leave_group", version, fields))) == {0}
-        again = await join(face, "ann", "connectors", **connect)
+        again = await join(face, "ann", "connectors", **CONNECT)
         assert again["error_code"] == 0, "a group without members and offsets is nobody's"
         version, fields = asked("connectors", again)["heartbeat"]
         assert codes(await client(face, WORKER).ask("heartbeat", version, fields)) == [GROUP]
@@ -327,15 +346,14 @@ def test_the_owner_of_a_group_without_topics_is_known_to_the_next_coordinator() 
 def test_a_group_of_before_owners_were_written_down_is_its_next_members() -> None:
     async def run() -> None:
         face = await opened()
-        connect: dict[str, Any] = {"kind": "connect", "metadata": b"\0\0\0\4http"}
-        joined = await join(face, WORKER, "connectors", **connect)
+        joined = await join(face, WORKER, "connectors", **CONNECT)
         await face.meta.delete(f"{OWNERS}connectors")
         face.broker.coordinator.close()
         face.broker.coordinator = GroupCoordinator(face.broker)
         version, fields = asked("connectors", joined)["heartbeat"]
         for role, told in ((WORKER, 0), ("ann", 0), ("nil", GROUP)):
             assert codes(await client(face, role).ask("heartbeat", version, fields)) == [told], role
-        await join(face, WORKER, "connectors", member=joined["member_id"], **connect)
+        await join(face, WORKER, "connectors", member=joined["member_id"], **CONNECT)
         assert codes(await client(face, "ann").ask("heartbeat", version, fields)) == [GROUP]
         await face.close()
 
@@ -380,9 +398,9 @@ async def told(face: Face, *said: tuple[str, str, bool]) -> None:
 
 def test_a_list_loads_no_group_whose_name_alone_keeps_it_from_the_role() -> None:
     async def run() -> None:
-        face = await opened()
+        face = await at_home()
         for group in ("g1", "g2", "orders"):
-            await Committed(face.meta, group).put({(PAID, 0): Row(7, -1, "", 1)})  # nobody has asked for them yet
+            await Committed(face.meta, group).put({(WAGES, 0): Row(7, -1, "", 1)})  # nobody has asked for them yet
         loaded, get = list[str](), face.meta.get
 
         async def noted(key: str) -> Any:
@@ -406,8 +424,8 @@ def test_a_list_loads_no_group_whose_name_alone_keeps_it_from_the_role() -> None
 
 def test_an_acl_allows_a_group_and_another_refuses_it() -> None:
     async def run() -> None:
-        face = await opened()
-        joined = await join(face, "ann", "g1", PAID, SENT)
+        face = await at_home()
+        joined = await join(face, "ann", "g1", WAGES, BONUS)
         beat = {"group_id": "g1", "generation_id": joined["generation_id"], "member_id": joined["member_id"]}
 
         async def beats(role: str) -> int:
@@ -422,11 +440,11 @@ def test_an_acl_allows_a_group_and_another_refuses_it() -> None:
         assert await beats("sue") == GROUP and await listed("sue") == ["g1"]
         await told(face, ("sue", "read", True))
         assert await beats("sue") == 0 and await listed("sue") == ["g1"]
-        assert (await join(face, "sue", "g1", SENT))["error_code"] == GROUP, "a topic that it may not consume"
+        assert (await join(face, "sue", "g1", BONUS))["error_code"] == GROUP, "a topic that it may not consume"
         await told(face, ("*", "read", False), ("sue", "all", True))
         assert [await beats(role) for role in ("sue", "ann", "pub-admin", "root")] == [GROUP, GROUP, 0, 0]
         assert await listed("sue") == ["g1"]
-        assert (await join(face, "ann", "g2", PAID))["error_code"] == GROUP, "one that nobody has"
+        assert (await join(face, "ann", "g2", WAGES))["error_code"] == GROUP, "one that nobody has"
         await told(face)
         assert [await beats(role) for role in ("sue", "ann")] == [GROUP, 0]
         await face.close()
@@ -436,8 +454,8 @@ def test_an_acl_allows_a_group_and_another_refuses_it() -> None:
 
 def test_an_acl_lets_a_role_delete_a_group() -> None:
     async def run() -> None:
-        face = await opened()
-        commit = {"group_id": "g1", "generation_id": -1, "member_id": "", "topics": offsets(PAID)}
+        face = await at_home()
+        commit = {"group_id": "g1", "generation_id": -1, "member_id": "", "topics": offsets(WAGES)}
         answer = await client(face, "ann").ask("offset_commit", 7, commit)
         assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
@@ -447,9 +465,119 @@ def test_an_acl_lets_a_role_delete_a_group() -> None:
 
         assert await deleted("ann") == GROUP
         await told(face, ("*", "delete", False), ("ann", "all", True))
-        assert await deleted("ann") == await deleted("victor") == GROUP
+        assert await deleted("ann") == await deleted("victor") == await deleted("sue") == GROUP
         await told(face, ("ann", "delete", True))
         assert await deleted("ann") == 0
+        await face.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("role", "topics", "own", "other"),
+    [
+        ("ann", (PAID, SENT), "victor", "pub-admin"),
+        (WORKER, (), "victor", "pub-admin"),
+        ("cat", (WAGES,), "pub-admin", "victor"),
+        ("cat", (), "pub-admin", "victor"),
+        ("cat", (PAID, WAGES), "root", "victor"),
+        ("cat", (PAID, WAGES), "root", "pub-admin"),
+    ],
+)
+def test_admins_rule_over_groups_of_their_own_tenants_alone(
+    role: str, topics: tuple[str, ...], own: str, other: str
+) -> None:
+    """Two tenants at one listener, and neither is more there than the other."""
+
+    async def run() -> None:
+        face = await opened()
+        in_namespace = {} if PAID in topics and role == "cat" else {"cat": ["consume"]}
+        named = {f"persistent://public/default/{WAGES}": {"cat": ["consume"]}}
+        await face.admin.update_namespace(
+            "public/default", lambda found: replace(found, permissions=in_namespace, topic_permissions=named)
+        )
+        if PAID in topics and role == "cat":
+            await face.admin.update_namespace(
+                "victim/ns", lambda found: replace(found, permissions={"cat": ["consume"]})
+            )
+        new = {"name": WAGES, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
+        joined = await join(face, role, "g1", *topics, **({} if topics else CONNECT))
+        assert joined["error_code"] == 0
+
+        async def listed(who: str) -> list[str]:
+            answer = await client(face, who).ask("list_groups", 3, {})
+            return [row["group_id"] for row in answer["groups"]]
+
+        for who, told in ((other, GROUP), (own, 0)):
+            for name in ("heartbeat", "describe_groups"):
+                assert set(codes(await client(face, who).ask(name, *asked("g1", joined)[name]))) == {told}, (who, name)
+            assert await listed(who) == (["g1"] if who == own else [])
+        left = asked("g1", joined)["leave_group"]
+        assert codes(await client(face, other).ask("leave_group", *left)) == [GROUP]
+        if topics:
+            assert set(await commit(face, role, "g1", *topics, joined=joined)) == {0}
+            assert set(codes(await client(face, own).ask("leave_group", *left))) == {0}
+            for who, told in ((other, GROUP), (own, 0)):
+                assert codes(await client(face, who).ask("delete_groups", 1, {"groups_names": ["g1"]})) == [told]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_acls_of_the_listeners_tenant_say_nothing_of_another_tenants_group() -> None:
+    async def run() -> None:
+        face = await opened()
+        joined = await join(face, "ann", "g1", PAID, SENT)
+        beat = asked("g1", joined)["heartbeat"]
+        await told(face, ("*", "all", False), ("mallory", "all", True))
+        for role, code in (("ann", 0), ("victor", 0), ("mallory", GROUP), ("sue", GROUP), ("pub-admin", GROUP)):
+            assert codes(await client(face, role).ask("heartbeat", *beat)) == [code], role
+        found = {"coordinator_keys": ["g1"], "key_type": 0}
+        assert set(codes(await client(face, "ann").ask("find_coordinator", 4, found))) == {0}
+        await told(face, ("*", "all", True))
+        for role in ("mallory", "sue"):
+            assert codes(await client(face, role).ask("heartbeat", *beat)) == [GROUP], role
+            assert codes(await client(face, role).ask("delete_groups", 1, {"groups_names": ["g1"]})) == [GROUP], role
+            assert (await client(face, role).ask("list_groups", 3, {}))["groups"] == [], role
+        await told(face, ("*", "read", False))
+        assert (await join(face, "ann", "g2", PAID))["error_code"] == 0, "nor of one that it makes"
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_an_acl_refuses_a_group_that_has_also_topics_of_its_tenant_and_allows_none() -> None:
+    async def run() -> None:
+        face = await opened()
+        named = {f"persistent://public/default/{WAGES}": {"ann": ["consume"]}}
+        await face.admin.update_namespace("public/default", lambda found: replace(found, topic_permissions=named))
+        await told(face, ("ann", "read", False))
+        assert (await join(face, "ann", "g1", PAID, WAGES))["error_code"] == GROUP
+        await told(face, ("sue", "read", True))
+        joined = await join(face, "ann", "g1", PAID, WAGES)
+        beat = asked("g1", joined)["heartbeat"]
+        assert joined["error_code"] == 0 and codes(await client(face, "sue").ask("heartbeat", *beat)) == [GROUP]
+        await told(face, ("ann", "read", False))
+        assert codes(await client(face, "ann").ask("heartbeat", *beat)) == [GROUP]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_grant_gives_no_say_over_what_its_role_has() -> None:
+    """Any admin can give one to a role of another tenant."""
+
+    async def run() -> None:
+        face = await opened()
+        joined = await join(face, WORKER, "g1", **CONNECT)
+        beat = asked("g1", joined)["heartbeat"]
+        await face.admin.update_namespace(
+            "public/default", lambda found: replace(found, permissions={WORKER: ["consume"], "cat": ["consume"]})
+        )
+        await told(face, ("*", "all", False))
+        for role, code in ((WORKER, 0), ("pub-admin", GROUP), ("victor", GROUP), ("cat", GROUP), ("root", 0)):
+            assert codes(await client(face, role).ask("heartbeat", *beat)) == [code], role
         await face.close()
 
     asyncio.run(run())

@@ -5,6 +5,7 @@ what it has begun; its coordinator may change meanwhile.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import crc32c
@@ -332,6 +333,46 @@ def test_what_another_tenant_opens_to_every_role_claims_no_id_here() -> None:
         for namespace, told in (("shop/live", REFUSED), ("public/default", 0)):
             await open_to_all(face, namespace)
             assert (await begin(face, "nil", "free"))["error_code"] == told, namespace
+
+    with_transactions(run, security=SECURITY)
+
+
+async def shop(face: Face) -> None:
+    """Another tenant at the same listener: "boss" administers it, "tess" may produce and consume there."""
+    await face.admin.create_tenant("shop", TenantInfo(allowed_regions=("us",), admin_roles=("boss",)))
+    both = {"tess": ["produce", "consume"]}
+    await face.admin.create_namespace("shop/live", NamespacePolicies(regions=("us",), permissions=both))
+
+
+@pytest.mark.parametrize(("role", "own", "other"), [("tess", "boss", "pub-admin"), ("ann", "pub-admin", "boss")])
+def test_admins_rule_over_ids_of_their_own_tenants_roles_alone(role: str, own: str, other: str) -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        await shop(face)
+        made = calls(await begin(face, role))
+        for name in ("add_offsets_to_txn", "end_txn"):
+            assert set(codes(await client(face, other).ask(name, *made[name]))) == {REFUSED}, name
+        assert (await begin(face, other))["error_code"] == REFUSED
+        assert (await begin(face, own))["error_code"] == (await begin(face, "root"))["error_code"] == 0
+        assert (await begin(face, role))["error_code"] == 0, "it is still its own"
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_acls_and_grants_of_the_listeners_tenant_give_no_say_over_another_tenants_ids() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        await shop(face)
+        assert (await begin(face, "tess"))["error_code"] == 0
+        await told(face, ("*", ID, False), ("*", "new", False))
+        assert [(await begin(face, "tess", name))["error_code"] for name in (ID, "new")] == [0, 0]
+        await told(face, ("bob", ID, True))
+        assert (await begin(face, "bob"))["error_code"] == REFUSED
+        both = {"tess": ["produce", "consume"]}
+        await face.admin.update_namespace("public/default", lambda found: replace(found, permissions=both))
+        await told(face, ("*", ID, False))
+        told_to = [(await begin(face, role))["error_code"] for role in ("tess", "pub-admin", "boss", "root")]
+        assert told_to == [0, REFUSED, REFUSED, 0], "who has grants of two tenants is neither's alone"
 
     with_transactions(run, security=SECURITY)
 
