@@ -20,6 +20,7 @@ from typing import Any
 
 from global_config import keys
 from heliograph.kv.engine.table_rows import Row
+from heliograph.kv.history import HISTORY
 from heliograph.model.configuration.leadership import (
     DELETED,
     ENDED,
@@ -61,7 +62,7 @@ def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tupl
     """
     own = [(FLOOR, max(EPOCHS_MARGIN, now_ms)), (keys.RESTORED, now_ms)]
     for key, (value, _, lease) in rows:
-        if lease:
+        if lease or key == HISTORY:
             continue
         while own and key > own[0][0]:
             yield _number(*own.pop(0))

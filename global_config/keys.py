@@ -27,6 +27,7 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
 /kafka/scram/{user}/{mechanism}       a SCRAM user of Kafka's clients (`heliograph.model.configuration.kafka_users`)
 /kafka/quotas/, /kafka/address-quotas/  what Kafka's clients may take of a broker
                                       (`region_node.faces.kafka.quotas.quota_table`)
+/history                              the leaderships of this configuration (`heliograph.kv.history`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
 /forced                               JSON: format 1, generation, by (which region went on alone), at_ms, addresses of

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from heliograph.kv.engine.table_rows import Row
+from heliograph.kv.history import HISTORY
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_metadata import (
@@ -127,7 +128,7 @@ def restored_rows(
     for ledgers in held.values():
         present.update(ledgers)
     for key, (value, _, lease) in rows:
-        if lease or key == keys.INSTANCE or key.startswith(keys.BROKERS_SECRET):
+        if lease or key in (keys.INSTANCE, HISTORY) or key.startswith(keys.BROKERS_SECRET):
             continue
         try:
             kept = _kept(key, value, present, held, done)

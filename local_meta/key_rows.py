@@ -7,6 +7,7 @@ Source: docs/security.md, "Keys of the metadata".
 
 from __future__ import annotations
 
+from heliograph.kv.history import HISTORY
 from heliograph.model.roles.call_roles import BOOKIE, BROKER, META
 from heliograph.model.roles.key_roles import KeyRoles, KeyRow
 from local_meta import keys
@@ -22,6 +23,7 @@ KEYS = KeyRoles(
         KeyRow(keys.LEDGERS, read=(BOOKIE,)),
         KeyRow(keys.UNDERREPLICATED, read=(BOOKIE,)),
         KeyRow(keys.PASSED_OVER, read=(BOOKIE,)),
+        KeyRow(HISTORY, watch=(BOOKIE, META)),
         KeyRow(keys.INSTANCE, read=(BOOKIE,), make=(BOOKIE,)),
         KeyRow(keys.READ_KEYS, watch=(BOOKIE,)),
         KeyRow(keys.REVOKED, watch=(BOOKIE, META)),

@@ -11,6 +11,7 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /brokers/{id}                                            a live broker, under its lease
     /metadata-nodes/{id}                                     what a node of this metadata speaks (local_meta.node_level)
     /instance                                                the id of this metadata; another one after a restore
+    /history                                                 the leaderships of this metadata (heliograph.kv.history)
     /ledger-ids-passed-over                                  which ledger ids it never gives out (local_meta.ledger_ids)
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
     /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region,

@@ -28,11 +28,24 @@ class Watch:
     give it; "" where it does.
     """
 
-    __slots__ = ("_heard", "_refusal_logged", "callback", "known", "listed", "listing", "prefix", "refused", "since")
+    __slots__ = (
+        "_heard",
+        "_refusal_logged",
+        "asked",
+        "callback",
+        "known",
+        "listed",
+        "listing",
+        "prefix",
+        "refused",
+        "since",
+    )
 
     def __init__(self, prefix: str, callback: WatchCallback) -> None:
         self.prefix, self.callback = prefix, callback
         self.since = -1
+        self.asked = False
+        """Whether the present connection was asked for it."""
         self.known: dict[str, int] = {}
         self.listing: Rows = []
         self.listed = False
@@ -58,7 +71,7 @@ class Watch:
             log.warning("metadata.watch_refused", extra={"prefix": self.prefix, "error": why})
 
     def on_disconnected(self) -> None:
-        self.listing, self.listed = [], False
+        self.listing, self.listed, self.asked = [], False, False
         if self.refused:
             self.refused = ""
             if self.since < 0:

@@ -6,6 +6,8 @@ repeated write returns its first answer; watches that go on where they were. Isn
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
 a watch never goes back in time, but with its whole group; it tells every deletion that happened while it was cut off.
+Where the group is in another history (`client_history`), no lease of before is renewed, or anything put under it,
+whoever has its number by now.
 Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule), ledgers together,
 and each kind of Kafka's by group, or id, in one turn; a renewal waits for none of them.
 Bounds: `reads_at_once` reads, `writes_at_once` writes, and LARGE_AT_ONCE large ones on their way; `reads_waiting_max`
@@ -21,7 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from heliograph.kv import client_history
+from heliograph.kv.client_history import ClientHistory
 from heliograph.kv.client_watches import Watch, Watches
+from heliograph.kv.history import HISTORY
 from heliograph.kv.machine_commands import (
     CommandKind,
     CommandStatus,
@@ -133,9 +138,12 @@ class MetaClient:
         """Of the last write: no other client's, also where the number of its session is given out again."""
         self._unanswered: dict[int, None] = {}
         self._watches = Watches()
+        self._history = ClientHistory()
+        self.on_another_history: Callable[[], None] = lambda: None
+        """Called once the group is found in another history than this client was told of."""
         self._hears_leader = False
         self._answered = False
-        """By the server of the present connection, or the last one: anything but its greeting."""
+        """By the server of the present connection, or the last one: anything but its greeting and the history."""
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
         """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer
@@ -160,7 +168,11 @@ class MetaClient:
 
     async def txn(self, ops: Sequence[Op]) -> int:
         check_ops(ops)
+        for op in ops:
+            if isinstance(op, Put) and op.lease:
+                self._history.check(op.lease)
         version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key, large=_are_large(ops)))[0]
+        self._history.heard(version)
         return version
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
@@ -188,26 +200,34 @@ class MetaClient:
 
     async def grant(self, ttl_ms: int) -> int:
         check_ttl(ttl_ms)
-        lease: int = (await self._write(CommandKind.GRANT, [ttl_ms]))[0]
-        return lease
+        self._want_history()
+        while True:
+            lease: int = (await self._write(CommandKind.GRANT, [ttl_ms]))[0]
+            if self._history.granted(lease):
+                return lease
+            await self._write(CommandKind.REVOKE, [lease])
 
     async def renew(self, lease: int) -> None:
+        self._history.check(lease)
         await self._read(Frame.RENEW, body(lease))
+        self._history.check(lease)  # which is told before the answer
 
     async def revoke(self, lease: int) -> None:
-        await self._write(CommandKind.REVOKE, [lease])
+        if not self._history.is_lost(lease):  # else it ends by itself, and the number may be another's
+            await self._write(CommandKind.REVOKE, [lease])
+        self._history.revoked(lease)
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         self._ids += 1
         number = self._ids
         watch = Watch(prefix, callback)
         self._watches.add(number, watch)
+        self._want_history()
         self._run()
-        if self._connection is not None:
-            self._connection.write(frame(Frame.WATCH, number, body(prefix, watch.since)))
+        self._ask_watches()
 
         def stop() -> None:
-            if self._watches.drop(number) and self._connection is not None:
+            if self._watches.drop(number) and self._connection is not None and watch.asked:
                 self._connection.write(frame(Frame.UNWATCH, number, body()))
 
         return stop
@@ -359,7 +379,10 @@ class MetaClient:
             raise PeerError(f"metadata answer: {error}") from error
         request = self._pending.get(number)
         if request is None:
-            if status == CommandStatus.REFUSED:
+            if status == CommandStatus.REFUSED and number == client_history.NUMBER:
+                self._history.on_refused()
+                self._ask_watches()
+            elif status == CommandStatus.REFUSED:
                 self._watches.on_refused(number, str(found[0]) if found else "refused")
                 self._touch()
             return
@@ -432,13 +455,33 @@ class MetaClient:
         self._connection, self._answered = connection, False
         self._trouble = "it is connected"
         self._touch()
-        for number, watch in self._watches:
-            connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
+        if self._history.wanted:
+            self._ask_history(connection)
+        self._ask_watches()
         for request in self._pending.values():
             self._send(request)
 
+    def _want_history(self) -> None:
+        if not self._history.wanted and self._connection is not None:
+            self._ask_history(self._connection)
+        self._history.wanted = True
+
+    def _ask_history(self, connection: MetaConnection) -> None:
+        connection.write(frame(Frame.WATCH, client_history.NUMBER, body(HISTORY, self._history.index)))
+
+    def _on_history(self, another: bool) -> None:
+        if another:
+            self.on_another_history()
+
+    def _ask_watches(self) -> None:
+        """Those that know something once it is known of which history."""
+        for number, watch in self._watches:
+            if self._connection is not None and not watch.asked and (self._history.listed or watch.since < 0):
+                watch.asked = True
+                self._connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
+
     def _on_disconnected(self) -> None:
-        self._connection, self._hears_leader = None, False
+        self._connection, self._hears_leader, self._history.listed = None, False, False
         for request in self._pending.values():
             request.unsure |= request.sent
             request.sent = False
@@ -463,15 +506,25 @@ class MetaClient:
                 self._answered = True
                 self._on_answer(number, payload)
             case Frame.LISTING:
-                self._answered = True
                 index, last, found = fields(payload, int, bool, list)
+                if number == client_history.NUMBER:
+                    self._on_history(self._history.on_listing(rows(found)))
+                    self._ask_watches()
+                    return
+                self._answered = True
                 self._watches.on_listing(number, index, last, rows(found))
+                self._history.heard(max((row[1] for row in found), default=-1))
                 self._touch()
             case Frame.EVENT:
                 index, found = fields(payload, int, list)
-                self._watches.on_event(number, index, rows(found))
+                if number != client_history.NUMBER:
+                    self._history.heard(index)
+                    self._watches.on_event(number, index, rows(found))
+                else:
+                    self._on_history(self._history.on_event(rows(found)))
             case Frame.HEARTBEAT:
-                hears, _index = fields(payload, bool, int)
+                hears, _index, *last_command = fields(payload, bool, int, int, least=2)
+                self._history.heard(*last_command or [-1])
                 self.on_leader_heard(hears)
             case _:
                 pass  # of a newer server: it may say more than this client understands

@@ -113,6 +113,8 @@ class KvMachine:
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._observers: list[Observer] = []
         self._images: list[Image] = []
+        self.last_command = self.taken_over = 0
+        """The index of the last command applied here, 0 before there is one; and of the table that was taken over."""
         self.lease_changes = 0
         """Grows whenever the set of leases changes, for who keeps their deadlines; no part of the state."""
 
@@ -125,6 +127,7 @@ class KvMachine:
         changes: list[Change] = []
         answer = b""
         if command:
+            self.last_command = index
             try:
                 kind, session, sequence, low, *fields = unpack(command)
                 answer = self._deduplicated(kind, session, sequence, low, fields, changes)
@@ -213,6 +216,7 @@ class KvMachine:
         self._images = []
         self.index, self._rows, self._counts = head.index, rows, counts
         self.held, self._counters, self._sessions = held, counters, sessions
+        self.last_command, self.taken_over = 0, head.index
         self.lease_changes += 1
         for observer in tuple(self._observers):
             observer(head.index, None)

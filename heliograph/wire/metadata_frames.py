@@ -21,7 +21,7 @@ A frame, big endian:
     RENEW 5    [lease]                      -> nothing
     WATCH 6    [prefix, since]                              LISTING 17   [index, last, [[key, version, value | nil]...]]
     UNWATCH 7  []                                           EVENT 18     [index, [[key, version, value | nil]...]]
-    RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index]
+    RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index, command]
     STATUS 9   []                           -> leader | nil, leads, term, index: what this node knows, whoever leads
     COUNT 12   [prefix]                     -> how many keys begin with it (heliograph.kv.engine.table_rows: Counts)
     MEMBERS 11 [verb, member, address]      -> a report, whether something was changed
@@ -33,7 +33,9 @@ A frame, big endian:
 A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not
 above `since` (the client has it). What the client knows and the listing lacks was deleted. In an EVENT nil means
 deleted. The server waits with the listing until it has applied `since`.
-HEARTBEAT comes each second; "hears leader" false means that what watches tell may be old.
+HEARTBEAT comes each second; "hears leader" false means that what watches tell may be old; command: the index of the
+last one that was applied there since the node has its table, 0 where there is none; earlier versions do not say it.
+The listing of the watch of exactly `/history` holds its value, also where the version is not above `since`.
 Behind BACKUP come the pieces of one consistent image of the node's table, of an index from `at least` on; ANSWER is the
 last.
 Features (bits): 1 watches, 2 leases, 4 backups. A side uses what both have.
@@ -91,15 +93,17 @@ def body(*fields: Any) -> bytes:
     return packed
 
 
-def fields(payload: bytes | memoryview, *types: Any) -> list[Any]:
+def fields(payload: bytes | memoryview, *types: Any, least: int | None = None) -> list[Any]:
     """The fields of a payload, each checked against its type (what `isinstance` takes). Further ones are skipped.
     Raises PeerError.
+
+    least: so many must be there, as earlier versions sent no more; None: all.
     """
     try:
         found = msgpack.unpackb(payload)
     except Exception as error:  # msgpack raises a dozen kinds for wrong bytes
         raise PeerError(f"metadata frame: {error}") from error
-    if not isinstance(found, list) or len(found) < len(types):
+    if not isinstance(found, list) or len(found) < (len(types) if least is None else least):
         raise PeerError(f"metadata frame: expected {len(types)} fields")
     for value, kind in zip(found, types, strict=False):
         if not isinstance(value, kind):

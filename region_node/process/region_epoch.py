@@ -1,7 +1,8 @@
 """RegionEpoch: lets a broker serve topics only under an epoch that stands for the metadata it serves them from.
 
 Is: comparing the metadata's `/instance` with the one that the global configuration knows for this region, raising the
-epoch where they differ, and noticing that the metadata was replaced under a running broker. Isn't: what an epoch is
+epoch where they differ, and noticing that the metadata was replaced, or put back to an earlier state, under a running
+broker. Isn't: what an epoch is
 used for (replicator.log.topic_state).
 Invariants: no topic is opened while the region's epoch stands for another metadata than this one; a region whose
 metadata was never known to the configuration may be served at once, because nothing of it can have been restored
@@ -44,11 +45,10 @@ class RegionEpoch:
         self._raising: asyncio.Task[None] | None = None
         self._stop_watch: Callable[[], None] = lambda: None
         self._stop_view: Callable[[], None] = lambda: None
-        self._replaced: asyncio.Future[None]
+        self._replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Raises what the metadata raises."""
-        self._replaced = asyncio.get_running_loop().create_future()
         self._instance = await instance_of(self._meta, self._rng)
         self._stop_watch = self._meta.watch(keys.INSTANCE, self._on_instance)
         self._stop_view = self._view.on_change(lambda key: self._agree_soon())
@@ -60,8 +60,8 @@ class RegionEpoch:
         await cancel_all([self._raising])
 
     async def replaced(self) -> None:
-        """Returns never; raises ConfigError once the metadata is another: what this process holds in memory speaks of
-        the old one.
+        """Returns never; raises ConfigError once the metadata is another, or in another history: what this process
+        holds in memory speaks of the old one, by versions that come again.
         """
         await asyncio.shield(self._replaced)
 
@@ -117,8 +117,12 @@ class RegionEpoch:
         if key == keys.INSTANCE and value is not None and value.decode(errors="replace") != self._instance:
             self._begin_anew()
 
-    def _begin_anew(self) -> None:
+    def on_another_history(self) -> None:
+        """The metadata lacks what this process knew of it (`heliograph.kv.history`)."""
+        self._begin_anew("was put back to an earlier state")
+
+    def _begin_anew(self, why: str = "was replaced by a restored one") -> None:
         if not self._replaced.done():
-            text = f"the metadata of region {self.name} was replaced by a restored one: this broker begins anew"
+            text = f"the metadata of region {self.name} {why}: this broker begins anew"
             self._replaced.set_exception(ConfigError(text))
             self._replaced.exception()

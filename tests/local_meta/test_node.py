@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.history import HISTORY
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import Put, pages_between, prefix_end
 from heliograph.model.errors import DiskFailed, MetadataUnavailable, OutcomeUnknown, VersionConflict
@@ -340,7 +341,7 @@ def test_large_values_pass_through_the_log() -> None:
             await client.txn([Put(f"/{number}/{part}", bytes([number]) * (1 << 20)) for part in range(3)])
         sim.machine("m0").power_cut()
         region.start("m0")
-        rows = [row async for page in pages_between(client, "/", keys.INSTANCE) for row in page]
+        rows = [row async for page in pages_between(client, "/", HISTORY) for row in page]
         assert [(key, value[:1], len(value)) for key, value, _ in rows] == [
             (f"/{number}/{part}", bytes([number]), 1 << 20) for number in range(6) for part in range(3)
         ]
@@ -364,12 +365,12 @@ def test_on_real_sockets_and_a_real_disk(tmp_path: Path) -> None:
         disks[0].close()
         second = LocalMetaNode(node_id="m0", disk=disks[1], clock=SystemClock(), rng=random.Random(3), port=port)
         await second.start()
-        assert len(await client.range("/", keys.INSTANCE)) == 200
+        assert len(await client.range("/", HISTORY)) == 200
         await client.delete("/007")
         async with asyncio.timeout(60):
             while told[-1] != ("/007", None):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert len(told) == 1 + 201 + 1, "the id, what was put here, and what the second life passed over"
+        assert len(told) == 1 + 201 + 1 + 2, "the id, what was put here, what the second life passed over, two stamps"
         client.close()
         await second.stop()
         disks[1].close()

@@ -14,11 +14,11 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from geo_tests.sim.table import SimTable
+from heliograph.kv.history import HISTORY
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.state_machine import MachineSettings
 from heliograph.model.errors import MetadataError, MetadataUnavailable
 from heliograph.raft.member.raft_node import RaftSettings
-from local_meta import keys
 from local_meta.node import LocalMetaNode, LocalMetaSettings
 
 PORT = 7001
@@ -89,7 +89,7 @@ def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int) -> None:
                 voter.start()
                 await asyncio.sleep(0.1)
                 assert "image.tmp" not in voter.files() or voter.node.raft._snapshotter._making is not None
-        found = await client.range("/", keys.INSTANCE)
+        found = await client.range("/", HISTORY)
         assert {key: (value, version) for key, value, version in found} == kept
         assert any(name.startswith("snapshot-") for name in voter.files())
 
@@ -156,7 +156,7 @@ def test_a_table_in_memory_becomes_one_that_is_kept() -> None:
             voter.keeps = True
             voter.start()
             await asyncio.sleep(0.2)
-            assert {key: value for key, value, _ in await client.range("/", keys.INSTANCE)} == kept
+            assert {key: value for key, value, _ in await client.range("/", HISTORY)} == kept
 
     with Simulation(10) as sim:
         sim.run(main(sim), limit_s=600)

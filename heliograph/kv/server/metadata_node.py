@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
+from heliograph.kv import history
 from heliograph.kv.metadata_store import TXN_BYTES_MAX
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import Forwarder, MembersPort, MetaService, ServiceSettings
@@ -85,7 +88,12 @@ class GroupNode:
             rng=rng,
         )
         self.service = MetaService(
-            self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint
+            self.raft,
+            self.machine,
+            clock=clock,
+            settings=replace(service, stamp=partial(history.beginning, rng)),
+            forwarder=forwarder,
+            hint=hint,
         )
         self.service.desk = desk(self.raft, self.machine)
         self.service.on_damage = self.raft.table_damaged

@@ -26,6 +26,7 @@ from functools import partial
 from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
+from heliograph.kv.history import HISTORY
 from heliograph.kv.machine_commands import (
     CommandKind,
     CommandStatus,
@@ -139,11 +140,12 @@ class MetaServer:
 
     def _beat(self) -> None:
         self._heartbeat = asyncio.get_running_loop().call_later(self.settings.heartbeat_s, self._beat)
-        beat = frame(Frame.HEARTBEAT, 0, body(self.service.hears_leader(), self.service.machine.index))
+        machine = self.service.machine
+        beat = frame(Frame.HEARTBEAT, 0, body(self.service.hears_leader(), machine.index, machine.last_command))
         for connection in list(self.connections):
             if connection.greeted:
                 connection.write(beat)
-        self._serve_early(self.service.machine.index)  # it may have learnt
+        self._serve_early(machine.index)  # it may have learnt
         if self._early and not self._asking:
             self._asking = True
             self.service.spawn(self._ask_how_far(dict(self._early)))
@@ -155,7 +157,7 @@ class MetaServer:
             self._early[connection, watch] = (prefix, since)
             return
         self._watches.setdefault(prefix, {})[connection, watch] = None
-        self._list(connection, watch, prefix, since)
+        self._list(connection, watch, prefix, -1 if prefix == HISTORY else since)
 
     async def _ask_how_far(self, early: dict[tuple[_Connection, int], tuple[str, int]]) -> None:
         """Lists anew what has come further than the group, which forgot that: nothing would be told until it has made

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from heliograph.kv.engine.table_image import Image
@@ -110,6 +111,8 @@ class ServiceSettings:
     """Whether `begin` comes before the first read and renewal, too; where it says something, a full disk keeps them
     out.
     """
+    stamp: Callable[[KvMachine], bytes] | None = None
+    """What each leader applies before any other command, also its own (`heliograph.kv.history`); empty: nothing."""
     rights: Callable[[KvMachine], RightsPort] | None = None
     """Who may write what, over the node's table; None: everybody may everything."""
     here: tuple[str, ...] = ()
@@ -137,8 +140,10 @@ class MetaService:
         self.on_damage: Callable[[CorruptData], None] = lambda damage: None
         """Called when a read meets damage in the table here."""
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
-        self._leadership = self._begun = 0
-        """Changes with each change of role; the one in which what a leader begins with was applied last."""
+        self._leadership = self._begun = self._stamped = 0
+        """Changes with each change of role; the ones in which what a leader begins with, and its stamp, were applied
+        last.
+        """
         self._beginning: asyncio.Task[HeliographError | None] | None = None
         self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
@@ -249,7 +254,7 @@ class MetaService:
             and status == CommandStatus.OK
             and found
             and type(found[0]) is int
-            and payload_kind(payload) == CommandKind.TXN
+            and payload_kind(payload) in (CommandKind.TXN, CommandKind.GRANT)
         ):
             await self._applied(found[0], left_s)
         return answer
@@ -262,8 +267,7 @@ class MetaService:
         if kind == Frame.COMMAND:
             unpack(payload)
             try:
-                while self._settings.begin is not None and self._begun != self._leadership:
-                    await self._begin(self._settings.begin, left_s)
+                await self._begun_with(left_s, writes=True)
                 return await self.replica.propose(payload, timeout_s=left_s)
             except MetadataUnavailable as error:
                 raise self._not_leader_or(error) from error
@@ -274,10 +278,9 @@ class MetaService:
                 raise self._not_leader_or(error) from error
         if kind not in (Frame.GET, Frame.RANGE, Frame.COUNT, Frame.RENEW):
             raise PeerError(f"metadata frame of kind {kind} is not known here")
-        begin = self._settings.begin if self._settings.begins_for_reads else None
         try:
-            while begin is not None and self._begun != self._leadership:
-                await self._begin(begin, left_s)
+            if self._settings.begins_for_reads:
+                await self._begun_with(left_s, writes=False)
             await self.replica.read_barrier(timeout_s=left_s)
         except (MetadataUnavailable, OutcomeUnknown) as error:
             raise self._not_leader_or(error) from error
@@ -303,12 +306,22 @@ class MetaService:
                     raise self._not_leader()
                 return ok()
 
-    async def _begin(self, commands: Callable[[KvMachine], Iterable[bytes]], left_s: float) -> None:
+    async def _begun_with(self, left_s: float, *, writes: bool) -> None:
+        """Returns once what this leadership begins with is applied. writes: its stamp, too, whatever it begins with.
+        Raises MetadataUnavailable.
+        """
+        settings = self._settings
+        while (settings.begin is not None and self._begun != self._leadership) or (
+            writes and settings.stamp is not None and self._stamped != self._leadership
+        ):
+            await self._begin(left_s, writes=writes)
+
+    async def _begin(self, left_s: float, *, writes: bool) -> None:
         """One at a time: none reads the table while a client's command behind another one's changes it. It may take
         longer than anybody waits. Raises MetadataUnavailable.
         """
         if self._beginning is None or self._beginning.done():
-            self._beginning = self._tasks.spawn(self._begin_all(commands))
+            self._beginning = self._tasks.spawn(self._begin_all(writes=writes))
         task = self._beginning
         await asyncio.wait([task], timeout=left_s)
         if not task.done() or task.cancelled():
@@ -316,14 +329,19 @@ class MetaService:
         if (error := task.result()) is not None:
             raise error
 
-    async def _begin_all(self, commands: Callable[[KvMachine], Iterable[bytes]]) -> HeliographError | None:
+    async def _begin_all(self, *, writes: bool) -> HeliographError | None:
         """Why it ended early; None: what there was to do is applied."""
-        leadership, timeout_s = self._leadership, self._settings.request_timeout_s
-        if leadership == self._begun:
-            return None
+        leadership, timeout_s, stamp = self._leadership, self._settings.request_timeout_s, self._settings.stamp
         try:
             await self.replica.read_barrier(timeout_s=timeout_s)
-            for one in commands(self.machine):
+            begin = self._settings.begin if self._begun != leadership else None
+            commands = iter(() if begin is None else begin(self.machine))
+            first = next(commands, None)
+            if stamp is not None and self._stamped != leadership and (writes or first is not None):
+                if stamped := stamp(self.machine):
+                    await self.replica.propose(stamped, timeout_s=timeout_s)
+                self._stamped = leadership
+            for one in () if first is None else chain([first], commands):
                 if one:
                     await self.replica.propose(one, timeout_s=timeout_s)
                 else:
@@ -417,10 +435,10 @@ class MetaService:
         """
         while self._deadlines.is_ending(lease) and not self._closed:
             try:
-                await self.replica.propose(
-                    command(CommandKind.REVOKE, [lease]), timeout_s=self._settings.request_timeout_s
-                )
-            except MetadataError:
+                timeout_s = self._settings.request_timeout_s
+                await self._begun_with(timeout_s, writes=True)
+                await self.replica.propose(command(CommandKind.REVOKE, [lease]), timeout_s=timeout_s)
+            except (MetadataError, CorruptData):
                 await asyncio.sleep(_PAUSE_S * 4)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

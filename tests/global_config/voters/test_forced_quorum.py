@@ -234,6 +234,7 @@ def test_of_two_that_were_both_forced_one_is_left(seed: int) -> None:
         (behind,) = {*TWO} - {left}
         assert instance.nodes[left].raft.generation > instance.nodes[behind].raft.generation
         assert await rejoined(sim, instance, behind, left) == 1
+        await instance.clients[behind].get("/before")  # its connection is another one by now
         await instance.clients[behind].put("/both", b"1")
         assert await instance.clients[behind].get(f"/{behind}") is None
         assert await instance.clients[behind].get(f"/{left}") is not None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv import history
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
-from heliograph.kv.server.metadata_service import MetaService
+from heliograph.kv.server.metadata_service import MetaService, ServiceSettings
 from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.wire.metadata_frames import FEATURES, MAGIC, Frame, body, frame
 from tests.heliograph.kv.replica import LogReplica, SharedLog
@@ -27,8 +29,11 @@ class Group:
         names: tuple[str, ...] = ("m0",),
         machine: MachineSettings | None = None,
         server: ServerSettings | None = None,
+        stamps: bool = False,
     ) -> None:
+        """stamps: leaders put theirs, as those of a real node do."""
         self.sim, self.log, self.machine, self.server = sim, SharedLog(), machine, server
+        self.stamps = stamps
         self.services: dict[str, MetaService] = {}
         self.servers: dict[str, MetaServer] = {}
         self.names = names
@@ -41,7 +46,10 @@ class Group:
     async def _serve(self, machine: Machine) -> None:
         replica = LogReplica(self.log, machine.host, KvMachine(settings=self.machine))
         replica.catch_up()
-        service = MetaService(replica, replica.machine, clock=machine.clock, hint=lambda node: f"{node}:{PORT}")
+        settings = ServiceSettings(stamp=partial(history.beginning, machine.rng) if self.stamps else None)
+        service = MetaService(
+            replica, replica.machine, clock=machine.clock, settings=settings, hint=lambda node: f"{node}:{PORT}"
+        )
         replica.on_role_change = service.on_role_change
         self.services[machine.host] = service
         self.servers[machine.host] = MetaServer(service, machine.host, PORT, node=machine.host, settings=self.server)
@@ -90,11 +98,12 @@ def simulate(
     *,
     machine: MachineSettings | None = None,
     server: ServerSettings | None = None,
+    stamps: bool = False,
 ) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            group = Group(sim, names, machine, server)
+            group = Group(sim, names, machine, server, stamps)
             await asyncio.sleep(0.1)
             await main(sim, group)
 

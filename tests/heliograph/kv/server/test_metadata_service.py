@@ -71,7 +71,7 @@ def test_a_beginning_that_takes_longer_than_anybody_waits_goes_on() -> None:
         service.replica.propose = slowly  # type: ignore[method-assign]
         try:
             with pytest.raises(MetadataUnavailable):
-                await service._begin(begin, 0.01)
+                await service._begun_with(0.01, writes=False)
             disk.set()
             assert unpack(await service.handle(Frame.GET, body("/begun")))[0] == CommandStatus.OK
             assert service.machine.get("/begun") is not None and len(begun) == 1

@@ -1,0 +1,105 @@
+"""A client of a group whose disks were put back to older copies, and have come further since, takes no lease of before
+for one of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.model.errors import LeaseLost
+from tests.heliograph.kv.group import Group, Mirror, simulate
+
+
+def _found(client: MetaClient) -> list[str]:
+    """Grows whenever the client finds another history."""
+    found: list[str] = []
+    client.on_another_history = lambda: found.append("another")
+    return found
+
+
+def _put_back(sim: Simulation, group: Group, kept: int) -> None:
+    sim.machine("m0").kill()
+    del group.log.entries[kept:]
+    group.start("m0")
+
+
+def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        client, other = group.client("c"), group.client("d")
+        found = _found(client)
+        await other.put("/before", b"")
+        kept = group.replica().machine.index
+        for _ in range(4):
+            await other.put("/lost", b"")
+        lease = await client.grant(60_000)
+        await client.put("/mine", b"", lease=lease)
+        await client.renew(lease)
+        sim.network.cut("c", "m0")
+        _put_back(sim, group, kept)
+        await asyncio.sleep(0.1)
+        while (theirs := await other.grant(60_000)) < lease:
+            pass
+        assert theirs == lease
+        await other.put("/theirs", b"", lease=theirs)
+        sim.network.heal("c", "m0")
+        with pytest.raises(LeaseLost, match="take a new one"):
+            await client.renew(lease)
+        assert found == ["another"]
+        for refused in (client.renew(lease), client.put("/mine", b"", lease=lease)):
+            with pytest.raises(LeaseLost):
+                await refused
+        await client.revoke(lease)
+        await other.renew(theirs)
+        assert await other.get("/theirs") is not None and await other.get("/mine") is None
+        again = await client.grant(60_000)
+        await client.put("/mine", b"", lease=again)
+        await client.renew(again)
+        assert again != lease and found == ["another"]
+
+    simulate(main, stamps=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_other_leaders_and_restarts_are_no_other_history(seed: int) -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        rng = sim.rng("test")
+        writer, reader = group.client("w"), group.client("r")
+        mirror, found = Mirror(reader, "/k/"), [_found(writer), _found(reader)]
+        lease = await reader.grant(60_000)
+        for _ in range(80):
+            await writer.put(f"/k/{rng.randrange(12)}", bytes([rng.randrange(256)]))
+            node = rng.choice(group.names)
+            match rng.randrange(7):
+                case 0:
+                    sim.network.reset("r", node)
+                case 1:
+                    group.elect(node)
+                    if rng.random() < 0.7:
+                        group.log.entries.append(b"")  # a leader's, which nobody else has asked for
+                        sim.machine(node).run(group.replica(node).catch_up)
+                case 2:
+                    sim.network.cut("r", node)
+                    await asyncio.sleep(rng.uniform(0, 8))
+                    sim.network.heal("r", node)
+                case 3:
+                    behind = group.replica(node)
+                    if behind.machine.index < len(group.log.entries) and not behind.is_leader:
+                        leader: Any = group.log.replicas[group.log.leader or ""]
+                        sim.machine(node).run(behind.machine.restore, leader.machine.snapshot())
+                case 4:
+                    await asyncio.sleep(rng.uniform(0, 3))
+                case _:
+                    await asyncio.sleep(rng.uniform(0, 0.1))
+            if rng.random() < 0.1:
+                await reader.renew(lease)
+        await asyncio.sleep(20)
+        assert found == [[], []]
+        await reader.renew(lease)
+        assert mirror.table == {key: (value, version) for key, value, version in await writer.range("/k/", "/k0")}
+
+    simulate(main, ("m0", "m1", "m2"), seed, stamps=True)
