@@ -4,7 +4,8 @@ Is: listings and events to changes, each told once and in order, over any number
 a frame.
 Invariants: a watch never goes back in time, but with its whole group, all of which it then tells; it tells every
 deletion that happened while it was cut off; what was stopped, also by its own callback, is told nothing any more. A
-watch that the server refuses holds up no other one, and is asked for again on the next connection.
+watch that the server refuses holds up no other one, and is asked for again on the next connection. After `forget` all
+is told again, whatever versions there are.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Watch:
     __slots__ = (
         "_heard",
         "_refusal_logged",
+        "anew",
         "asked",
         "callback",
         "known",
@@ -44,6 +46,8 @@ class Watch:
     def __init__(self, prefix: str, callback: WatchCallback) -> None:
         self.prefix, self.callback = prefix, callback
         self.since = -1
+        self.anew = False
+        """Whether what is known may have the versions of what is there, and be something else."""
         self.asked = False
         """Whether the present connection was asked for it."""
         self.known: dict[str, int] = {}
@@ -101,6 +105,11 @@ class Watches:
         for number in list(self._of):
             self.drop(number)
 
+    def forget(self) -> None:
+        """The table is that of another history: all of it is news at the next listing."""
+        for watch in self._of.values():
+            watch.since, watch.anew, watch.listed = -1, True, False
+
     @property
     def listed(self) -> bool:
         """Whether every one that is not refused has caught up on the present connection."""
@@ -129,8 +138,9 @@ class Watches:
         if any(value is None and watch.known.get(key) != version for key, version, value in listing):
             watch.since = -1  # a change was cut in two by the loss of a connection: take everything anew
             raise PeerError("metadata listing: it lacks a value that this side never had")
-        went_back = index < watch.since  # a version may be another one than that of the same number before
-        news = [row for row in listing if went_back or watch.known.get(row[0]) != row[1]]
+        anew = watch.anew or index < watch.since  # a version may be another one than that of the same number before
+        watch.anew = False
+        news = [row for row in listing if anew or watch.known.get(row[0]) != row[1]]
         if watch.since >= 0:
             news.sort(key=lambda row: (row[1], row[0]))
         watch.since = index

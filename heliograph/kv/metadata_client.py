@@ -6,8 +6,8 @@ repeated write returns its first answer; watches that go on where they were. Isn
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
 a watch never goes back in time, but with its whole group; it tells every deletion that happened while it was cut off.
-Where the group is in another history (`client_history`), no lease of before is renewed, or anything put under it,
-whoever has its number by now.
+Where the group is in another history (`client_history`), watches tell all that there is, and no lease of before is
+renewed, or anything put under it, whoever has its number by now.
 Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule), ledgers together,
 and each kind of Kafka's by group, or id, in one turn; a renewal waits for none of them.
 Bounds: `reads_at_once` reads, `writes_at_once` writes, and LARGE_AT_ONCE large ones on their way; `reads_waiting_max`
@@ -469,10 +469,6 @@ class MetaClient:
     def _ask_history(self, connection: MetaConnection) -> None:
         connection.write(frame(Frame.WATCH, client_history.NUMBER, body(HISTORY, self._history.index)))
 
-    def _on_history(self, another: bool) -> None:
-        if another:
-            self.on_another_history()
-
     def _ask_watches(self) -> None:
         """Those that know something once it is known of which history."""
         for number, watch in self._watches:
@@ -508,7 +504,9 @@ class MetaClient:
             case Frame.LISTING:
                 index, last, found = fields(payload, int, bool, list)
                 if number == client_history.NUMBER:
-                    self._on_history(self._history.on_listing(rows(found)))
+                    if self._history.on_listing(rows(found)):
+                        self._watches.forget()
+                        self.on_another_history()
                     self._ask_watches()
                     return
                 self._answered = True
@@ -520,8 +518,8 @@ class MetaClient:
                 if number != client_history.NUMBER:
                     self._history.heard(index)
                     self._watches.on_event(number, index, rows(found))
-                else:
-                    self._on_history(self._history.on_event(rows(found)))
+                elif self._history.on_event(rows(found)):
+                    self.on_another_history()  # what was listed before its first command is all that there was
             case Frame.HEARTBEAT:
                 hears, _index, *last_command = fields(payload, bool, int, int, least=2)
                 self._history.heard(*last_command or [-1])

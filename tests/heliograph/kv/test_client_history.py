@@ -1,5 +1,5 @@
-"""A client of a group whose disks were put back to older copies, and have come further since, takes no lease of before
-for one of now.
+"""A client of a group whose disks were put back to older copies, and have come further since, takes nothing of before
+for something of now: neither what a watch told, nor a lease.
 """
 
 from __future__ import annotations
@@ -26,6 +26,50 @@ def _put_back(sim: Simulation, group: Group, kept: int) -> None:
     sim.machine("m0").kill()
     del group.log.entries[kept:]
     group.start("m0")
+
+
+def test_a_watch_that_was_cut_off_until_the_group_has_passed_it_reads_anew() -> None:
+    """Also what has the same version as something else that it had before."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        client, other = group.client("c"), group.client("d")
+        found, shown = _found(client), dict[str, bytes]()
+
+        def on_change(key: str, value: bytes | None, _: int) -> None:
+            if value is None:
+                del shown[key]
+            else:
+                shown[key] = value
+
+        for key in ("/keep", "/change", "/deleted-beside"):
+            await other.put(key, b"1")
+        kept = group.replica().machine.index
+        client.watch("/", on_change)
+        await client.synced("/")
+        version = 0
+        for _ in range(3):
+            version = await other.put("/lost", b"")
+        version = await other.put("/change", b"lost")
+        await asyncio.sleep(2)
+        assert shown["/change"] == b"lost"
+        sim.network.cut("c", "m0")
+        _put_back(sim, group, kept)
+        await asyncio.sleep(0.1)
+        while await other.put("/beside", b"") < version - 1:
+            pass
+        assert await other.put("/change", b"2") == version
+        await other.delete("/deleted-beside")
+        for _ in range(30):
+            await other.put("/beside", b"")
+        sim.network.heal("c", "m0")
+        await asyncio.sleep(10)
+        assert shown == {key: value for key, value, _ in await other.range("/", "0")}
+        assert found == ["another"] and client.stale_s() == 0
+        await other.put("/after", b"3")
+        await asyncio.sleep(1)
+        assert shown["/after"] == b"3"
+
+    simulate(main, stamps=True)
 
 
 def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
