@@ -513,7 +513,7 @@ def top_topic_numbers(topic: Topic) -> list[float]:
 def delayed_count(subscription: Subscription) -> int:
     """Entries that wait for their time."""
     shared = subscription.dispatcher
-    return shared.delayed.count if isinstance(shared, SharedDispatcher) and shared.delayed is not None else 0
+    return shared.waiting if isinstance(shared, SharedDispatcher) else 0
 
 
 def subscription_numbers(subscription: Subscription) -> list[float]:

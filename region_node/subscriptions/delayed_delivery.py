@@ -2,7 +2,8 @@
 
 Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an
 entry that waits is not acknowledged, so that whoever dispatches the subscription next finds it again.
-Invariants: nothing is due before its time, and at most one slot after, by a wall clock that runs; all subscriptions of
+Invariants: nothing is due before its time, and at most one slot after, by a wall clock that runs, or, for what waits
+for so long, by the monotonic one, whatever the other is set to; all subscriptions of
 a broker together hold `DELAYED_MAX` entries at most, and no subscription, and no tenant, so many that nothing is left
 for others (whose share is used up reads no further until some are due); two timers of the loop, whatever waits: for a
 time of day, and for so long.
@@ -148,6 +149,14 @@ class DelayWheel:
     def hold(self, more: int) -> None:
         self.held += more
 
+    @property
+    def pauses(self) -> Pauses:
+        """The same room, for what waits for so long, and not for a time of day."""
+        return self.pauses_of(self)
+
+    def pauses_of(self, room: Wheel) -> Pauses:
+        return Pauses(room, self._pauses)
+
     def of(self, tenant: str) -> WheelShare:
         """As the tenant's subscriptions use it."""
         if (found := self._shares.get(tenant)) is None:
@@ -175,6 +184,10 @@ class WheelShare:
     def now_ms(self) -> int:
         return self._wheel.now_ms
 
+    @property
+    def pauses(self) -> Pauses:
+        return self._wheel.pauses_of(self)
+
     def full(self, count: int) -> bool:
         return self._wheel.full(count, self.held)
 
@@ -186,12 +199,32 @@ class WheelShare:
 Wheel = DelayWheel | WheelShare
 
 
+class Pauses:
+    """A wheel's room, by the monotonic clock."""
+
+    __slots__ = ("arm", "forget", "full", "hold", "now")
+
+    def __init__(self, room: Wheel, timers: TimerWheel) -> None:
+        self.full, self.hold, self.arm, self.forget, self.now = (
+            room.full,
+            room.hold,
+            timers.arm,
+            timers.forget,
+            timers.now_ms,
+        )
+
+    @property
+    def now_ms(self) -> int:
+        return self.now()
+
+
 class Delayed:
     """Holds the entries of one subscription that wait for their time. `count`: how many. `sleeper` is woken when some
     are due; it may wait in the wheel for something else, too.
     """
 
-    def __init__(self, wheel: Wheel, sleeper: Sleeper) -> None:
+    def __init__(self, wheel: Wheel | Pauses, sleeper: Sleeper) -> None:
+        """wheel: times are by its clock."""
         self.count = 0
         self._wheel, self._sleeper = wheel, sleeper
         self._slots: dict[int, array[int]] = {}

@@ -10,7 +10,7 @@ Where only one consumer has room it gets whole ranges: nothing is decided an ent
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush, nsmallest
 
 from heliograph.model.errors import EntriesLost, HeliographError
@@ -50,6 +50,8 @@ class SharedDispatcher(Dispatcher):
         self._wheel = wheel
         self.delayed = Delayed(wheel, self) if wheel is not None else None
         """Entries that are held back until their time; None: delivery is not delayed here."""
+        self.put_off = Delayed(wheel.pauses, self) if wheel is not None else None
+        """Those that a filter wants later."""
         super().__init__(ledger, cursor, ready, reads, on_end=on_end)
         self.unacked = 0
         self._blocked = False
@@ -74,6 +76,11 @@ class SharedDispatcher(Dispatcher):
         """From the limit on, until half of it."""
         self._blocked = self.unacked >= (self.unacked_max // 2 + 1 if self._blocked else self.unacked_max)
         return self._blocked
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are held back until their time, or put off."""
+        return sum(held.count for held in (self.delayed, self.put_off) if held is not None)
 
     @property
     def redelivering(self) -> int:
@@ -181,8 +188,9 @@ class SharedDispatcher(Dispatcher):
 
     def rewind(self) -> None:
         super().rewind()
-        if self.delayed is not None:
-            self.delayed.clear()
+        for held in (self.delayed, self.put_off):
+            if held is not None:
+                held.clear()
         self._replay, self._replaying, self._counts, self._replay_fetched = [], {}, {}, []
         self._chunks = None
 
@@ -258,7 +266,7 @@ class SharedDispatcher(Dispatcher):
             if index < run.count:
                 if self._spent():
                     return index
-                if self._wheel.full(self.delayed.count):
+                if self._wheel.full(self.waiting):
                     self.stalled = True  # the owner's tick tries again
                     return index
                 self.delayed.add((ledger, first + index), due_ms, self._hash(run.parts[index]))
@@ -346,22 +354,22 @@ class SharedDispatcher(Dispatcher):
     # -- what goes out again
 
     def _take_due(self) -> None:
-        """Delayed messages whose time has come go out like what goes out again."""
-        if (
-            self.delayed is None
-            or self._wheel is None
-            or not self.delayed.count
-            or len(self._replaying) >= self._room_for_due()
-        ):
-            return
-        due = self.delayed.due(
-            self._wheel.now_ms if self.delaying or self.filtering is not None else LATEST_MS, DUE_MAX
-        )
-        for position, hashed in due:
-            if not self.cursor.is_acked(position):
-                self._now_due(position, hashed)
-        if len(due) == DUE_MAX:
-            self.wake()
+        """Delayed messages whose time has come, and what was put off for long enough, go out as what goes out again."""
+        for held, now_ms in self._waits():
+            if not held.count or len(self._replaying) >= self._room_for_due():
+                continue
+            due = held.due(now_ms, DUE_MAX)
+            for position, hashed in due:
+                if not self.cursor.is_acked(position):
+                    self._now_due(position, hashed)
+            if len(due) == DUE_MAX:
+                self.wake()
+
+    def _waits(self) -> Iterator[tuple[Delayed, int]]:
+        """With the time by which each is due."""
+        if self._wheel is not None and self.delayed is not None and self.put_off is not None:
+            yield self.delayed, self._wheel.now_ms if self.delaying else LATEST_MS
+            yield self.put_off, self._wheel.pauses.now_ms if self.filtering is not None else LATEST_MS
 
     def _room_for_due(self) -> int:
         """How many may wait to go out and more become due all the same."""
@@ -419,15 +427,16 @@ class SharedDispatcher(Dispatcher):
     def _reschedule(self, piece: Piece) -> int:
         """It goes out later, others go on. What is not stored cannot wait, and is dropped."""
         ledger, first, run = piece
-        if self.delayed is None or self._wheel is None:
+        if self.put_off is None or self._wheel is None:
             return run.count
         for index in range(run.count):
             if self._spent():
                 return index
-            if self._wheel.full(self.delayed.count):
+            if self._wheel.full(self.waiting):
                 self.stalled = True
                 return index
-            self.delayed.add((ledger, first + index), self._wheel.now_ms + RESCHEDULE_MS, self._hash(run.parts[index]))
+            until_ms = self._wheel.pauses.now_ms + RESCHEDULE_MS
+            self.put_off.add((ledger, first + index), until_ms, self._hash(run.parts[index]))
         return run.count
 
     def _fetch_replay(self) -> bool:

@@ -442,7 +442,7 @@ class Subscription:
         consumers = self.consumers
         active = self.dispatcher.active if isinstance(self.dispatcher, SingleActive) else None
         shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
-        delayed = shared.delayed.count if shared is not None and shared.delayed is not None else 0
+        delayed = shared.waiting if shared is not None else 0
         keyed = self.dispatcher if isinstance(self.dispatcher, KeySharedDispatcher) else None
         draining = keyed.draining() if keyed is not None else {}
         return {

@@ -123,7 +123,8 @@ class Timers:
     def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
         timer = Timer(self, self.clock.now + delay_s, action)
         self.waiting.append(timer)
-        assert len(self.waiting) == 1, "one timer at a time"
+        self.waiting.sort(key=lambda one: one.at)
+        assert len(self.waiting) <= 2, "one timer a clock at a time"
         return timer
 
     @property
@@ -133,7 +134,7 @@ class Timers:
     def pass_ms(self, ms: float) -> None:
         end = self.clock.now + ms / 1000
         while self.waiting and self.waiting[0].at <= end:
-            timer = self.waiting.pop()
+            timer = self.waiting.pop(0)
             self.clock.now = max(self.clock.now, timer.at)
             timer.action()
         self.clock.now = end

@@ -96,6 +96,28 @@ def test_what_comes_later_lets_others_pass_on_shared_and_holds_an_exclusive_one(
     run(test)
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED], ids=lambda kind: kind.label)
+def test_what_comes_later_waits_as_long_whatever_the_clock_is_set_to(kind: SubscriptionType, ahead_s: float) -> None:
+    async def test(w: World, time: Timers) -> None:
+        w.subscription.obey(rules(ByProperty()))
+        append(w, "ala")
+        consumer = w.join(kind, 10)
+        await w.settle()
+        assert w.entries(consumer) == [0, 2] and w.subscription.stats(3, 0)["msgDelayed"] == 1
+        time.clock.ahead_s = ahead_s
+        time.pass_ms(500)
+        append(w, "a")
+        await w.settle()
+        assert w.entries(consumer) == [0, 2, 3], "it is not early"
+        time.pass_ms(600)
+        await w.settle()
+        assert w.entries(consumer) == [0, 2, 3, 1], "nor late"
+        assert time.wheel.held == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label)
 @pytest.mark.parametrize("bad", [Broken(), None], ids=["raises", "is not here"])
 def test_nothing_gets_past_a_filter_that_cannot_say(kind: SubscriptionType, bad: EntryFilter | None) -> None:

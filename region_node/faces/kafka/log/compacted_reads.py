@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class CompactedReads:
     """Chooses, for reads of one partition, between its log and what compaction has left."""
 
-    __slots__ = ("_clock", "_since_ms", "_topic")
+    __slots__ = ("_expiry", "_loaded_at", "_topic")
 
-    def __init__(self, topic: Topic, clock: Clock) -> None:
-        self._topic, self._clock = topic, clock
-        self._since_ms = clock.wall_ms()
-        """When it was loaded: what was compacted before may have been so at any time up to then."""
+    def __init__(self, topic: Topic, expiry: Clock) -> None:
+        """expiry: by which what deletes by time goes."""
+        self._topic, self._expiry = topic, expiry
+        self._loaded_at = expiry.monotonic()
+        """What was compacted before may have been so at any time up to then."""
 
     @property
     def view(self) -> CompactedView | None:
@@ -78,5 +79,6 @@ class CompactedReads:
 
     def _aged(self, delete_retention_ms: int) -> bool:
         state = self._topic.compacted
-        since_ms = max(self._since_ms, state.succeeded_ms if state is not None else 0)
-        return self._clock.wall_ms() - since_ms >= delete_retention_ms
+        loaded_ms = (self._expiry.monotonic() - self._loaded_at) * 1000
+        compacted_ms = self._expiry.wall_ms() - (state.succeeded_ms if state is not None else 0)
+        return min(loaded_ms, compacted_ms) >= delete_retention_ms

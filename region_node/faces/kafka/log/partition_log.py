@@ -108,15 +108,16 @@ class KafkaLog:
         meta: MetadataStore,
         tasks: TaskSet,
         configs: Configs,
-        clock: Clock,
+        expiry: Clock,
         read_now: dict[KafkaLog, None],
         leader_epoch: int = 0,
     ) -> None:
-        """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any
-        more. leader_epoch: under which it is opened: offsets are given with it.
+        """expiry: by which what deletes by time goes. read_now: where it puts itself when it is read, and takes itself
+        out once the cache knows that it is not any more. leader_epoch: under which it is opened: offsets are given with
+        it.
         """
         self.topic, self.counts, self._configs, self._read_now = topic, counts, configs, read_now
-        self.compaction = CompactedReads(topic, clock)
+        self.compaction = CompactedReads(topic, expiry)
         self.name = str(topic.name.partitioned)
         """Holds the full name of the topic that it is a partition of."""
         self.store = SequenceStore(self, meta, tasks)

@@ -229,7 +229,7 @@ class KafkaBroker:
         log = self._logs.get(text)
         if log is None or log.topic is not topic:
             epoch = self.leading.epoch(part.namespace)
-            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock, self._read_now, epoch)
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.expiry, self._read_now, epoch)
             await made.open()
             if epoch != self.leading.epoch(part.namespace):
                 raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{text} was opened while its leadership moved: try again")
