@@ -9,11 +9,24 @@ nothing here grows with the number of topics, and only so many namespaces are co
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
+from math import ceil, log
 
 from heliograph.runtime.recent_latencies import Recent
 
 LATENCIES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 """Upper bounds, each inclusive; what took longer is in one bucket more."""
+
+
+def _between(low: float, high: float) -> list[float]:
+    """Bounds above low through high, of which each is at most a fifth above the one before."""
+    parts = ceil(log(high / low, 1.2))
+    return [*(low * (high / low) ** (part / parts) for part in range(1, parts)), high]
+
+
+FINE_S = (LATENCIES_S[0], *(at for low, high in pairwise((*LATENCIES_S, 10.0)) for at in _between(low, high)))
+"""The same, so close to each other that a quantile can be read off them."""
+_COARSE = (0, *(FINE_S.index(bound) + 1 for bound in LATENCIES_S), len(FINE_S) + 1)
 SIZES = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
 """Upper bounds of an entry's size in bytes, each inclusive; what was larger is in one bucket more."""
 OTHERS = "others"
@@ -33,7 +46,6 @@ class AppendCounts:
         "_rates",
         "copied_bytes",
         "errors",
-        "latencies",
         "read_bytes",
         "read_entries",
         "read_errors",
@@ -42,6 +54,7 @@ class AppendCounts:
         "sizes",
         "sum_s",
         "switches",
+        "taken",
     )
 
     def __init__(self, every: Recent) -> None:
@@ -49,7 +62,8 @@ class AppendCounts:
         self.errors = self.size_bytes = self.copied_bytes = 0
         self.reads = self.read_entries = self.read_bytes = self.read_errors = 0
         self.sum_s = 0.0
-        self.latencies = [0] * (len(LATENCIES_S) + 1)
+        self.taken = [0] * (len(FINE_S) + 1)
+        """Entries, by how long they took: through each bound of FINE_S, and above the last."""
         self.sizes = [0] * (len(SIZES) + 1)
         self.switches = [0] * (len(LATENCIES_S) + 1)
         """Next ledgers, by how long it took until there was one."""
@@ -60,14 +74,19 @@ class AppendCounts:
 
     @property
     def entries(self) -> int:
-        return sum(self.latencies)
+        return sum(self.taken)
+
+    @property
+    def latencies(self) -> list[int]:
+        """The same as `taken` by the bounds of LATENCIES_S."""
+        return [sum(self.taken[low:high]) for low, high in pairwise(_COARSE)]
 
     def confirmed(self, entries: int, size_bytes: int, copies: int, took_s: float) -> None:
         """A run is durable. Each of its entries counts with the run's latency, and with the mean of its sizes."""
         self.size_bytes += size_bytes
         self.copied_bytes += size_bytes * copies
         self.sum_s += took_s * entries
-        self.latencies[bisect_left(LATENCIES_S, took_s)] += entries
+        self.taken[bisect_left(FINE_S, took_s)] += entries
         self.sizes[bisect_left(SIZES, size_bytes / entries)] += entries
         self._all.add(took_s)
 
