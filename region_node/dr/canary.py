@@ -103,10 +103,10 @@ class Canary:
         self._fresh_until = float("-inf")
 
     def start(self) -> None:
-        """Where there is a port to open. Else it tries when it is asked (`once`), and keeps no topic alive for
-        nobody.
+        """Where there is a port to open, or its settings say so. Else it tries when it is asked (`once`), and keeps no
+        topic alive for nobody.
         """
-        if not self.settings.port:
+        if not self.settings.port and not self.settings.by_itself:
             return
         self._task = self._tasks.spawn(every(self.settings.interval_s, self._round, first_s=0))
 
@@ -146,7 +146,7 @@ class Canary:
             log.warning("canary.changed", extra={"healthy": self.verdict.good, "reason": reason})
             try:
                 await (self._open() if self.verdict.good else self._close())
-            except HeliographError as error:
+            except (HeliographError, OSError) as error:  # somebody else has the port
                 log.error("canary.port", extra={"error": str(error)})
 
     async def _try(self) -> str:

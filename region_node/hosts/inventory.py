@@ -32,6 +32,7 @@ _OWN = {
     "bookie_http": 8200,
 }
 """Where the ports of several brokers, or bookies, of one host begin."""
+_HEALTH = 6652
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,14 @@ class HostPorts:
     meta: int = 7001
     config: int = 7002
     raft: int = 7003
-    health: int = 0
+    health: int | None = None
+    """The canary's; None: 6652, where brokers have a port without TLS, as this one has none; 0 or -1: not open."""
+
+    @property
+    def canary(self) -> dict[str, Any]:
+        """It tries on every host; `port` where clients may look at it."""
+        port = self.health if self.health is not None else _HEALTH if self.broker != -1 else 0
+        return {"port": max(0, port), "by_itself": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,7 +467,7 @@ def _broker(inventory: Inventory, region_name: str, host: Host, index: int) -> d
             for other in inventory.regions
             if other != region_name
         },
-        "canary": {"port": inventory.ports.health},
+        "canary": inventory.ports.canary,
     }
 
 

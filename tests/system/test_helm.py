@@ -207,6 +207,17 @@ def test_the_check_sees_a_wrong_field(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout.count("is invalid") == 2, done.stdout
 
 
+@pytest.mark.parametrize(
+    "given, port", [((), 6652), (("port=-1",), 0), (("canary.port=7000",), 7000), (("canary.port=0",), 0)]
+)
+def test_every_broker_has_a_canary_and_its_port_is_reached_where_it_is_open(given: tuple[str, ...], port: int) -> None:
+    words = [word for one in given for word in ("--set", f"brokers.settings.{one}")]
+    made = helm("template", "release", CHART, "-f", CASES / "small.yaml", *words).stdout
+    brokers = [fields["broker"] for fields in jsons(made).values() if "broker" in fields.get("roles", ())]
+    assert brokers and all(broker["canary"] == {"by_itself": True, "port": port} for broker in brokers)
+    assert (f"name: health, port: {port}" in made) is (f"containerPort: {port}, name: health" in made) is bool(port)
+
+
 @CASE
 def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
     made = jsons(rendered(case))

@@ -106,7 +106,7 @@ resource "aws_security_group" "hosts" {
   }
 
   dynamic "ingress" {
-    for_each = { pulsar = 6650, pulsar-tls = 6651, admin = 8080 }
+    for_each = { pulsar = 6650, pulsar-tls = 6651, health = 6652, admin = 8080 }
     content {
       description = ingress.key
       from_port   = ingress.value

@@ -125,7 +125,7 @@ resource "google_compute_firewall" "clients" {
 
   allow {
     protocol = "tcp"
-    ports    = ["6650", "6651", "8080"]
+    ports    = ["6650", "6651", "6652", "8080"]
   }
 }
 

@@ -300,6 +300,47 @@ def test_a_broker_without_a_bundle_for_its_messages_is_as_well_as_who_has_them()
         async def owns(_: str) -> bool:
             return False
 
+@pytest.mark.parametrize("settings", (CanarySettings(), CanarySettings(by_itself=True), CanarySettings(port=1)))
+def test_it_tries_by_itself_where_it_is_told_to_with_a_port_and_without(settings: CanarySettings) -> None:
+    async def main() -> None:
+        opened, tried = list[int](), list[str]()
+
+        async def owns(topic: str) -> bool:
+            return False
+
+        async def owner(topic: str) -> None:
+            tried.append(topic)
+
+        async def opens() -> None:
+            opened.append(settings.port)
+
+        async def nothing() -> None: ...
+
+        class LoopClock(Clock):
+            def monotonic(self) -> float:
+                return asyncio.get_running_loop().time()
+
+        topics: Any = None
+        canary = Canary(
+            broker="b",
+            topics=topics,
+            owns=owns,
+            clock=LoopClock(),
+            settings=settings,
+            open_port=opens,
+            close_port=nothing,
+            ask_owner=owner,
+        )
+        canary.start()
+        await asyncio.sleep(9)
+        by_itself = settings != CanarySettings()
+        assert len(tried) == (5 if by_itself else 0) and canary.verdict.good is by_itself
+        assert opened == ([settings.port] if by_itself else []), "once it is well"
+        await canary.stop()
+
+    run_alone(main())
+
+
         async def owner(topic: str) -> None:
             asked.append(topic)
             if not well[0]:

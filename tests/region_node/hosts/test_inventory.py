@@ -111,7 +111,11 @@ def test_settings_are_merged_for_those_whom_they_concern(described: dict[str, An
     described["regions"]["us"]["settings"] = {"broker": {"cache_mb": 9}, "tls": {"client_ca": "{etc}/clients.pem"}}
     inventory = parse(described)
     (broker,) = (node.settings for node in nodes(inventory, "us", "us-a") if "broker" in node.roles)
-    assert broker["broker"]["cache_mb"] == 9 and broker["broker"]["canary"] == {"port": 0, "interval_s": 5.0}
+    assert broker["broker"]["cache_mb"] == 9 and broker["broker"]["canary"] == {
+        "port": 6652,
+        "by_itself": True,
+        "interval_s": 5.0,
+    }
     assert broker["tls"]["client_ca"] == "/opt/heliograph/etc/clients.pem" and broker["tls"]["internal"]
     (bookie,) = (node.settings for node in nodes(inventory, "eu", "eu-c") if "bookie" in node.roles)
     assert "broker" not in bookie and bookie["security"] == {"authentication": ["token"]}
@@ -134,6 +138,24 @@ def test_a_host_beyond_this_machine_says_who_is_asked(described: dict[str, Any],
     eu(described)["eu-b"]["address"] = "10.1.0.12"
     described["settings"] = {"security": security}
     parse(described)
+
+
+@pytest.mark.parametrize(
+    "ports, port",
+    [
+        ({}, 6652),
+        ({"health": 7000}, 7000),
+        ({"health": 0}, 0),
+        ({"broker": -1}, 0),
+        ({"broker": -1, "health": 7000}, 7000),
+    ],
+)
+def test_the_canary_tries_on_every_host_and_opens_no_port_where_nothing_is_to_be_open_without_tls(
+    described: dict[str, Any], ports: dict[str, int], port: int
+) -> None:
+    described["ports"] = {**described.get("ports", {}), **ports}
+    (broker,) = (node.settings for node in nodes(parse(described), "us", "us-a") if "broker" in node.roles)
+    assert broker["broker"]["canary"] == {"port": port, "by_itself": True}
 
 
 def test_addresses_for_others(described: dict[str, Any]) -> None:

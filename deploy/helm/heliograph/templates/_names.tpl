@@ -57,6 +57,19 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* The canary's port: the settings' own; else 6652, where brokers have a port without TLS; 0: none. */}}
+{{- define "heliograph.health" -}}
+{{- $own := .Values.brokers.settings }}
+{{- $canary := $own.canary | default dict }}
+{{- if hasKey $canary "port" }}{{ $canary.port | default 0 | int }}{{ else if and (hasKey $own "port") (eq ($own.port | int) -1) }}0{{ else }}6652{{ end }}
+{{- end }}
+
+{{- define "heliograph.health-service" -}}
+{{- with include "heliograph.health" . | int -}}
+- {name: health, port: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{- define "heliograph.inside" -}}
 {{ .Release.Namespace }}.svc.cluster.local
 {{- end }}
