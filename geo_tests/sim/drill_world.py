@@ -25,6 +25,7 @@ from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
+from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Gate
 from region_node.dr.operations.drill import Drill, shadow_of
@@ -34,7 +35,7 @@ from region_node.dr.operations.report_signing import Signer, check
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.faces.admin.dr.disaster_recovery import counts_here
-from region_node.faces.admin.dr.drills import audits, drop, mark, probe
+from region_node.faces.admin.dr.drills import audits, drop, fill, latencies, mark, probe
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"
@@ -90,11 +91,25 @@ class _Shadows:
         except AlreadyExists:
             pass
 
-    async def probe(self, region: str, shadow: str) -> float:
-        return cast(float, (await self._world.on(region, lambda admin: probe(admin, shadow)))["took_ms"])
+    async def partition(self, partitions: Mapping[str, int]) -> None:
+        for topic, count in partitions.items():
+            try:
+                await self._config.create_partitioned(topic, count)
+            except AlreadyExists:
+                pass
 
-    async def drop(self, shadow: str, region: str) -> None:
-        await self._world.on(region, lambda admin: _drop(admin, shadow))
+    async def fill(self, region: str, shadow: str, topics: Sequence[str]) -> None:
+        await self._world.on(region, lambda admin: fill(admin, shadow, {"topics": list(topics)}))
+
+    async def probe(self, region: str, shadow: str, topics: Sequence[str]) -> list[float]:
+        given = {"topics": list(topics)}
+        return cast(list[float], (await self._world.on(region, lambda admin: probe(admin, shadow, given)))["each_ms"])
+
+    async def drop(self, shadow: str, region: str) -> int:
+        return cast(int, await self._world.on(region, lambda admin: _drop(admin, shadow)))
+
+    async def latencies(self, region: str, namespace: str) -> dict[str, list[int]]:
+        return cast(dict[str, list[int]], await self._world.on(region, lambda admin: latencies(admin, namespace)))
 
     def here(self) -> list[str]:
         return []  # each drill is gone on with, and cleans up itself
@@ -106,9 +121,8 @@ class _Shadows:
         )
 
 
-async def _drop(admin: Admin, shadow: str) -> None:
-    if admin.view.namespace(shadow) is not None:
-        await drop(admin, shadow)
+async def _drop(admin: Admin, shadow: str) -> int:
+    return 0 if admin.view.namespace(shadow) is None else (await drop(admin, shadow))["left"]
 
 
 def _signer(admin: Admin) -> Signer:
@@ -171,7 +185,13 @@ class DrillWorld(PassiveWorld):
         if host == _DRILLER:
             conductor.switching = _Watched(store, machine.clock.wall_ms)
         conductor.drill = Drill(
-            _Shadows(self, ConfigAdmin(store)), conductor, view.namespace, facts_of, machine.clock.wall_ms, 2.0
+            _Shadows(self, ConfigAdmin(store)),
+            conductor,
+            view.namespace,
+            facts_of,
+            machine.clock.wall_ms,
+            2.0,
+            DrillSettings(latency_before_s=0.5, latency_more_ms_max=60_000.0),  # faults and their ends are slow
         )
         return store, conductor
 
@@ -284,5 +304,6 @@ def _admin(broker: BrokerRole) -> Admin:
         version="sim",
         config_status=broker.config.status,
         leases=broker.leases,
+        appends=broker.appends,
         signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
     )

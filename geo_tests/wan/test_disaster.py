@@ -214,6 +214,13 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     namespace, topic = "public/rehearsed", "persistent://public/rehearsed/orders"
     active_passive(trio, namespace, "us")
     load = Load(trio.client("us"), topic, "rehearsed")
+    rest("PUT", f"{trio.admin('us')}/admin/v2/persistent/{namespace}/parted/partitions", 12)
+    for name in ("parted", *(f"plain-{index}" for index in range(5))):
+        trio.client("us").create_producer(f"persistent://{namespace}/{name}").send(b"one")
+    eventually(
+        lambda: len(rest("GET", f"{trio.admin('us')}/heliograph/v1/dr/{namespace}/facts")["topics"]) == 18,
+        "all topics and partitions are there",
+    )
     load.wait_for(200)
     file = tmp_path / "report.json"
     report = dr(trio, "eu", "drill", namespace, "--to", "eu", "--out", str(file))
@@ -225,7 +232,11 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     assert (
         report["passed"] and report["audit"]["entries"] >= 100 and report["audit"]["left"] == report["duplicates"] == 0
     ), report
-    assert report["rto_lost_s"] > report["rto_s"] > 0
+    assert report["rto_lost_s"] > report["rto_s"] >= report["first"]["max_ms"] / 1000 > 0
+    assert report["topics"]["text"] == "measured with 18 of 18 topics" and report["first"]["topics"] == 18, report
+    cost = report["publish_latency"]
+    assert cost["us"]["verdict"] == "kept" and min(cost["us"]["p99_before_ms"], cost["us"]["p99_during_ms"]) > 0, cost
+    assert cost["us"]["entries_during"] > 100 and cost["eu"]["entries_during"] > 0, "links' copies are counted in eu"
     assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["valid"], (
         "any region can tell"
     )

@@ -338,6 +338,7 @@ class BrokerFaces:
             tombstones=broker.tombstones,
             signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
             canary=broker.canary,
+            drill=own.drill,
             transactions=broker.transactions,
         )
         broker.drills = DrillSchedule(

@@ -26,6 +26,7 @@ from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import parse_cpus
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.canary_settings import CanarySettings
+from region_node.dr.drill_settings import DrillSettings
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.metrics.topic_series import By, TopicSeries
 from region_node.placement.balance.settings import BalanceSettings
@@ -160,6 +161,7 @@ class BrokerSettings:
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)
+    drill: DrillSettings = field(default_factory=DrillSettings)
     drill_token_file: str = setting("")
     """A super user's token, with which drills that begin by themselves ask other regions; "": they want none."""
     region_patience_s: float = setting(2.0, "s", above=0, most=10)

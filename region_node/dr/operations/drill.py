@@ -1,28 +1,36 @@
 """Drill: a failover rehearsed, and the live data looked at, without touching the namespace itself.
 
 Is: the steps of an operation of kind `drill`: what would be lost now, whether what is there is right, and a real
-failover of a shadow namespace between the same regions, with their own brokers and leases. Isn't: a copy of the data:
-the shadow holds one message.
-Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`, is
-never replicated, and is gone, with what is on record of it, when the drill has ended, or soon after it was given up;
-what was not measured is said to be so, and a drill with that does not pass.
+failover of a shadow namespace between the same regions, with their own brokers and leases, and as many topics. Isn't: a
+copy of the data: a topic of the shadow holds a message or so.
+Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`,
+nothing of it is under another name anywhere, and it is gone, with what is on record of it, when the drill has ended, or
+soon after it was given up; what was not measured is said to be so, and a drill with that does not pass.
 Source: docs/operating/disaster-recovery.md, "Drills".
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, Protocol
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotFound
+from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.leadership_changes import Switching, waits_for
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import FAILOVER, Operation, with_report
+from region_node.dr.rehearsal import publish_latency
+from region_node.dr.rehearsal.shadow_topics import ShadowTopics
 
 _INFIX = "-drill-"
+_MADE_AT_ONCE = 50
+"""Topics of a shadow, in each region: then who asks for the steps sees how far it is."""
+_PROBED = 64
+"""Topics of it that are tried once it has failed over."""
 
 
 class Shadows(Protocol):
@@ -38,16 +46,30 @@ class Shadows(Protocol):
         """Makes the namespace `shadow` with these policies, where it is not there yet; may be repeated."""
         ...
 
-    async def probe(self, region: str, shadow: str) -> float:
-        """Stores a message in the shadow there and reads it back; returns the milliseconds that took."""
+    async def partition(self, partitions: Mapping[str, int]) -> None:
+        """Topics of a shadow have so many partitions; may be repeated."""
         ...
 
-    async def drop(self, shadow: str, region: str) -> None:
-        """Deletes what `region` has of the namespace `shadow`, if it is there; may be repeated."""
+    async def fill(self, region: str, shadow: str, topics: Sequence[str]) -> None:
+        """Makes and loads those of its topics there that are not yet there, a few at a time; may be repeated."""
+        ...
+
+    async def probe(self, region: str, shadow: str, topics: Sequence[str]) -> list[float]:
+        """Stores a message in each of these topics there and reads it back; returns the milliseconds that each took."""
+        ...
+
+    async def drop(self, shadow: str, region: str) -> int:
+        """Deletes some of what `region` has of the namespace `shadow`, if it is there, and behind the last region's
+        last topic the namespace; may be repeated. Returns how much is left there: 0: nothing.
+        """
+        ...
+
+    async def latencies(self, region: str, namespace: str) -> publish_latency.Counts:
+        """How long appends to the namespace have taken, as each broker there has counted them."""
         ...
 
     def here(self) -> list[str]:
-        """Shadows that are for this broker to drop, should nobody need them any more."""
+        """Shadows of which this broker is to drop what this region has, should nobody need them any more."""
         ...
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]: ...
@@ -78,6 +100,7 @@ class Drill:
         facts_of: Callable[[str, str], Awaitable[dict[str, Any]]],
         wall_ms: Callable[[], int],
         lease_s: float,
+        settings: DrillSettings,
     ) -> None:
         """lease_s: how long a lost region's leases count at most; that is waited for in earnest, and not in a drill
         where its brokers answer.
@@ -90,9 +113,21 @@ class Drill:
             wall_ms,
             lease_s,
         )
+        self._settings = settings
 
     async def live(self, op: Operation) -> Operation:
-        """What would be missing in the target if the active region were lost now, as both sides say."""
+        """What would be missing in the target if the active region were lost now, as both sides say; and what
+        publishing costs while nobody rehearses.
+        """
+        if (measured_s := self._settings.latency_before_s) and "ready" not in op.report.get("latency", ()):
+            known, now = op.report.get("latency"), self._wall_ms()
+            if known is None or now < known["since_ms"]:  # or by a clock that was ahead
+                known = {"since_ms": now, "began": await self._latencies(op)}
+            if now - known["since_ms"] < measured_s * 1000:
+                return with_report(op, latency=known).waits(
+                    f"how long publishing takes without a drill is measured for {measured_s:g} s"
+                )
+            op = with_report(op, latency={**known, "ready": await self._latencies(op)})
         target = namespace_facts.lacking(await self._facts(op.target, op.namespace), op.source)
         source = namespace_facts.not_in(await self._facts(op.source, op.namespace), op.target)
         risk = at_risk(op.source, op.target, source, target)
@@ -124,15 +159,21 @@ class Drill:
             audit={key: value for key, value in found.items() if key != "running"},
         )
 
+    async def _latencies(self, op: Operation) -> dict[str, publish_latency.Counts]:
+        return {region: await self._shadows.latencies(region, op.namespace) for region in (op.source, op.target)}
+
     async def shadow(self, op: Operation) -> Operation:
-        """A namespace in the same two regions, active where the live one is, not replicated."""
+        """A namespace in the same two regions, active where the live one is, with as many bundles and topics."""
         name, policies = shadow_of(op), self._policies(op.namespace)
-        assert policies is not None
+        if policies is None:
+            return op.waits(f"namespace {op.namespace} does not exist")
         quorums = {key: value for key, value in policies.policies.items() if key == "persistence"}
         await self._shadows.make(
             name,
             NamespacePolicies(
-                regions=(op.source, op.target), bundles=1, policies={**quorums, "replication": [op.target]}
+                regions=(op.source, op.target),
+                bundles=policies.bundles,
+                policies={**quorums, "replication": [op.target]},
             ),
         )
         switching = self._conductor.switching
@@ -144,7 +185,20 @@ class Drill:
         waits = waits_for(name, version, {**await switching.writers(op.source), **await switching.writers(op.target)})
         if waits and record.active == op.source:
             return op.waits(f"brokers that have not heard of {name} yet: {', '.join(waits[:5])}")
-        return op.passed(f"{name} is there", self._wall_ms(), shadow=name)
+        if "topics" not in op.report:
+            facts = await self._facts(op.source, op.namespace)
+            found = ShadowTopics.like([*facts["topics"], *facts["missing"]], self._settings.topics_max)
+            op = with_report(op, topics=found.telling(), made=0)
+        topics, made = ShadowTopics.told(op.report["topics"]), int(op.report["made"])
+        if batch := topics.names(name)[made : made + _MADE_AT_ONCE]:
+            await self._shadows.partition(topics.partitions(name, batch))
+            for region in (op.source, op.target):
+                await self._shadows.fill(region, name, batch)
+            made += len(batch)
+        op = with_report(op, made=made)
+        if made < topics.count:
+            return op.waits(f"{made} of {topics.count} topics of {name} are made")
+        return op.passed(f"{name} is there, with {topics.text()}", self._wall_ms(), shadow=name)
 
     async def rehearse(self, op: Operation) -> Operation:
         """The failover itself, one of its steps at a time."""
@@ -161,44 +215,56 @@ class Drill:
         )
 
     async def first(self, op: Operation) -> Operation:
-        """A message, stored with its ack quorum and read back, in the region that took over."""
-        took_ms = await self._shadows.probe(op.target, shadow_of(op))
-        rto_s = float(op.report["control_s"]) + took_ms / 1000
+        """A message in each of some topics, stored with its ack quorum and read back, in the region that took over."""
+        name = shadow_of(op)
+        took_ms = await self._shadows.probe(op.target, name, _topics(op).some(name, _PROBED))
+        half, most = median(took_ms), max(took_ms)
+        rto_s = float(op.report["control_s"]) + most / 1000
         return op.passed(
-            f"the first message was stored and read in {took_ms:.0f} ms",
+            f"the first message of each of {len(took_ms)} topics was stored and read in {half:.0f} ms (p50), "
+            f"{most:.0f} ms (max)",
             self._wall_ms(),
             rto_s=rto_s,
             rto_lost_s=rto_s + self._lease_s,
+            first={"topics": len(took_ms), "p50_ms": half, "max_ms": most},
         )
 
     async def clean(self, op: Operation) -> Operation:
         name = shadow_of(op)
-        await self._remove(name, op.target)
+        if left := await self._remove(name, (op.source, op.target)):
+            return op.waits(f"{left} topics of {name} are left")
         return op.passed(f"{name} is gone", self._wall_ms())
 
     async def sweep(self, region: str) -> list[str]:
-        """Removes the shadows here of drills that are not under way any more: cancelled, or passed over by something
-        else. region: this one.
+        """Removes what this region has of the shadows of drills that are not under way any more: cancelled, or passed
+        over by something else. region: this one. Returns those of which nothing is left here.
         """
         removed = []
         for name in self._shadows.here():
             op, _ = await self._conductor.operation(
                 name.rpartition(_INFIX)[0]
             )  # after the look at shadows: the operation is older than its own
-            if op is None or not op.running or shadow_of(op) != name:
-                await self._remove(name, region)
+            under_way = op is not None and op.running and shadow_of(op) == name
+            if not under_way and not await self._remove(name, (region,)):
                 removed.append(name)
         return removed
 
-    async def _remove(self, name: str, region: str) -> None:
-        """The namespace last: whoever is interrupted finds it again."""
+    async def _remove(self, name: str, regions: Sequence[str]) -> int:
+        """The namespace last: whoever is interrupted finds it again. regions: the one that has links to the other
+        first. Returns what is left in the first of them that has any.
+        """
         await self._conductor.switching.forget(name)  # in whatever state it was left
         await self._conductor.forget(name)
-        await self._shadows.drop(name, region)
+        for region in regions:
+            if left := await self._shadows.drop(name, region):
+                return left
+        return 0
 
     async def sign(self, op: Operation) -> Operation:
         record, _ = await self._conductor.switching.get(op.namespace)
-        verdict = judged(op.report, record)
+        found = {**op.report, "publish_latency": await self._latency(op)}
+        verdict = judged(found, record)
+        topics = _topics(op)
         report = {
             "format": 1,
             "namespace": op.namespace,
@@ -209,13 +275,39 @@ class Drill:
             "begun_ms": op.begun_ms,
             "ended_ms": self._wall_ms(),
             "promised": record.slo,
-            **{key: op.report[key] for key in ("rpo", "audit", "control_s", "rto_s", "rto_lost_s")},
+            **{key: found[key] for key in ("rpo", "audit", "control_s", "rto_s", "rto_lost_s", "publish_latency")},
+            "first": op.report.get("first"),
+            "topics": {"measured": topics.count, "of": topics.of, "text": f"measured with {topics.text()}"},
             **verdict,
         }
         text = "passed" if verdict["passed"] else f"failed: {'; '.join(verdict['because'])}"
         signed = await self._shadows.sign(report)
         await self._conductor.keep_report(op, signed)
-        return op.passed(text, self._wall_ms(), passed=verdict["passed"], because=verdict["because"], signed=signed)
+        return op.passed(
+            "; ".join([text, *(publish_latency.text(*row) for row in found["publish_latency"].items())]),
+            self._wall_ms(),
+            passed=verdict["passed"],
+            because=verdict["because"],
+            signed=signed,
+            latency=None,
+        )
+
+    async def _latency(self, op: Operation) -> dict[str, dict[str, Any]]:
+        """Region -> what publishing cost before, and since, with a verdict; empty: nobody wants to know."""
+        if not self._settings.latency_before_s:
+            return {}
+        known, now = op.report.get("latency") or {}, await self._latencies(op)
+        if "ready" not in known:  # a broker of an earlier version has begun it
+            return {region: publish_latency.judged(None, None, self._settings) for region in now}
+        began, ready = known["began"], known["ready"]
+        return {
+            region: publish_latency.judged(
+                publish_latency.between(began[region], ready[region]),
+                publish_latency.between(ready[region], counts),
+                self._settings,
+            )
+            for region, counts in now.items()
+        }
 
 
 def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
@@ -237,7 +329,19 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
         because.append(f"{sum(wrong.values())} entries of the copy were wrong when the drill came ({kinds}): {now}")
     if audit["unchecked"] or audit["errors"]:
         because.append(f"not everything could be compared: {audit['unchecked']} ranges, {len(audit['errors'])} topics")
+    because += [
+        f"publishing took longer than it may during the drill: {publish_latency.text(region, part)}"
+        if part["verdict"] == publish_latency.BROKEN
+        else f"how long publishing took was not measured in {region}"
+        for region, part in report["publish_latency"].items()
+        if part["verdict"] in (publish_latency.BROKEN, publish_latency.NOT_MEASURED)
+    ]
     return {"passed": not because, "because": because, "duplicates": int(audit["found"].get("twice", 0))}
+
+
+def _topics(op: Operation) -> ShadowTopics:
+    """What its shadow has; of an earlier version's one topic."""
+    return ShadowTopics.told(op.report.get("topics") or {"of": 0, "parted": [[0, 1]]})
 
 
 def shadow_of(op: Operation) -> str:

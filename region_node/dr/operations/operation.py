@@ -43,13 +43,13 @@ MEANING = {
     "reach": "the returned region answers with every topic, and obeys the new epoch",
     "count": "what only the returned region has is counted",
     "verify": "both regions hold both tails",
-    "live": "what would be lost at this moment is counted",
+    "live": "what would be lost at this moment is counted, and how long publishing takes is measured",
     "audit": "counts and checksums of the target's copy are compared with the origin's",
-    "shadow": "a namespace of the same regions, for the rehearsal alone",
+    "shadow": "a namespace of the same regions with as many topics, for the rehearsal alone",
     "rehearse": "the shadow is failed over, in earnest",
-    "first": "a message is stored in the region that took over, and read back",
+    "first": "messages are stored in the region that took over, and read back",
     "clean": "the shadow is gone",
-    "sign": "the report is judged and signed",
+    "sign": "how long publishing took is measured again, and the report is judged and signed",
 }
 RUNNING, DONE, CANCELLED = "running", "done", "cancelled"
 KEPT = 50

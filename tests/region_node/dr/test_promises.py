@@ -203,6 +203,7 @@ GOOD = {
     "rpo": {"messages": 0, "bytes": 0, "seconds": 0.0, "down": []},
     "audit": {"left": 0, "unchecked": 0, "errors": [], "found": {}},
     "rto_lost_s": 8.0,
+    "publish_latency": {"us": {"verdict": "kept"}, "eu": {"verdict": "no traffic"}},
 }
 
 
@@ -216,6 +217,13 @@ GOOD = {
         {"audit": {"left": 0, "unchecked": 0, "errors": [], "found": {"lost": 2, "twice": 1}}},
         {"audit": {"left": 0, "unchecked": 1, "errors": [], "found": {}}},
         {"audit": {"left": 0, "unchecked": 0, "errors": ["no link"], "found": {}}},
+        {"publish_latency": {"us": {"verdict": "not measured"}, "eu": {"verdict": "kept"}}},
+        {
+            "publish_latency": {
+                "us": {"verdict": "kept"},
+                "eu": {"verdict": "broken", "p99_before_ms": 3.0, "p99_during_ms": 9.5, "limit_ms": 8.6},
+            }
+        },
     ),
 )
 def test_a_drill_passes_only_where_everything_was_measured_and_holds(changed: dict[str, Any]) -> None:
@@ -292,14 +300,6 @@ def test_asked_by_many_it_tries_once_in_a_while() -> None:
     run_alone(main())
 
 
-def test_a_broker_without_a_bundle_for_its_messages_is_as_well_as_who_has_them() -> None:
-    async def main() -> None:
-        asked: list[str] = []
-        well = [True]
-
-        async def owns(_: str) -> bool:
-            return False
-
 @pytest.mark.parametrize("settings", (CanarySettings(), CanarySettings(by_itself=True), CanarySettings(port=1)))
 def test_it_tries_by_itself_where_it_is_told_to_with_a_port_and_without(settings: CanarySettings) -> None:
     async def main() -> None:
@@ -340,6 +340,14 @@ def test_it_tries_by_itself_where_it_is_told_to_with_a_port_and_without(settings
 
     run_alone(main())
 
+
+def test_a_broker_without_a_bundle_for_its_messages_is_as_well_as_who_has_them() -> None:
+    async def main() -> None:
+        asked: list[str] = []
+        well = [True]
+
+        async def owns(_: str) -> bool:
+            return False
 
         async def owner(topic: str) -> None:
             asked.append(topic)

@@ -37,6 +37,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
+from region_node.dr.drill_settings import DrillSettings
 from region_node.metrics import storage_metrics
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.metrics.topic_metrics import TopicMetrics
@@ -187,6 +188,7 @@ class Admin:
     tombstones: Tombstones | None = None
     leases: WriteLeases | None = None
     """Says which active-passive namespaces this region may write to, and until when."""
+    drill: DrillSettings = field(default_factory=DrillSettings)
     region_patience_s: float = 2.0
     """So long a question about all regions waits for each of them; then what is known here is told."""
     deferred: DeferredEdits | None = None

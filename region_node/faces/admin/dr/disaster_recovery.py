@@ -475,7 +475,7 @@ def conductor_for(
         admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given)
     )
     conductor.drill = Drill(
-        shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000
+        shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000, admin.drill
     )
     return conductor
 

@@ -1,4 +1,5 @@
-"""Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace, a first message, a signature.
+"""Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace and its topics, first messages,
+how long publishing takes, a signature.
 
 Is: the shell of `region_node.dr.operations.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
 Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import (
+    AlreadyExists,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+)
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
@@ -25,7 +32,9 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing, of_other_brokers
 from region_node.faces.admin.calls.region_facts import loaded_topics
 from region_node.faces.admin.tenancy.namespaces import delete_topics
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.round_trip import round_trip
+from storage.managed_ledger.append_counts import FINE_S, OTHERS
 
 Ask = Callable[[str, str, str, Any], Awaitable[Any]]
 """(region, method, path, body) -> its JSON."""
@@ -34,6 +43,9 @@ _SHADOW = re.compile(r".+-drill-\d+")
 _MARK = "heliograph.shadow-of-a-drill"
 _PROBE = "first"
 _PROBE_S = 8.0
+_SIDE_BY_SIDE = 8
+"""Topics that are made, tried, or deleted at a broker at the same time: others load theirs meanwhile."""
+_DROPPED_AT_ONCE = 50
 
 
 class RegionShadows:
@@ -60,21 +72,59 @@ class RegionShadows:
         await self._admin.seen(lambda: self._admin.view.namespace(shadow) is not None)
         _check_shadow(self._admin, shadow)
 
-    async def probe(self, region: str, shadow: str) -> float:
-        if region == self._admin.region:
-            return (await probe(self._admin, shadow))["took_ms"]
-        return float((await self._ask(region, "POST", f"{dr_path(shadow)}/probe", None))["took_ms"])
+    async def partition(self, partitions: Mapping[str, int]) -> None:
+        for topic, count in partitions.items():
+            try:
+                await self._admin.config.create_partitioned(topic, count)
+            except AlreadyExists:
+                pass  # as `make`
 
-    async def drop(self, shadow: str, region: str) -> None:
+    async def fill(self, region: str, shadow: str, topics: Sequence[str]) -> None:
+        await self._at(region, "POST", f"{dr_path(shadow)}/topics", {"topics": list(topics)}, fill, shadow)
+
+    async def probe(self, region: str, shadow: str, topics: Sequence[str]) -> list[float]:
+        given = {"topics": list(topics)}
+        found = await self._at(region, "POST", f"{dr_path(shadow)}/probe", given, probe, shadow)
+        return [float(took) for took in found.get("each_ms", [found["took_ms"]])]
+
+    async def drop(self, shadow: str, region: str) -> int:
         if self._admin.view.namespace(shadow) is None:
-            return
-        if region == self._admin.region:
+            return 0
+        found = (
             await drop(self._admin, shadow)
-        else:
-            await self._ask(region, "DELETE", f"{dr_path(shadow)}/shadow", None)
+            if region == self._admin.region
+            else await self._ask(region, "DELETE", f"{dr_path(shadow)}/shadow", None)
+        )
+        return int((found or {}).get("left", 0))  # an earlier version deletes all of it
+
+    async def latencies(self, region: str, namespace: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = (
+            await latencies(self._admin, namespace)
+            if region == self._admin.region
+            else await self._ask(region, "GET", f"{dr_path(namespace)}/latencies", None)
+        )
+        return found
+
+    async def _at(
+        self,
+        region: str,
+        method: str,
+        path: str,
+        given: dict[str, Any],
+        here: Callable[[Admin, str, dict[str, Any]], Awaitable[Any]],
+        shadow: str,
+    ) -> Any:
+        if region != self._admin.region:
+            return await self._ask(region, method, path, given)
+        try:
+            return await here(self._admin, shadow, given)
+        except HeliographError as error:
+            if not error.retryable:
+                raise
+            raise MetadataUnavailable(str(error)) from error
 
     def here(self) -> list[str]:
-        """Those whose message is in this region, at the first of its brokers."""
+        """Those that this region may have topics of, at the first of its brokers."""
         admin = self._admin
         if admin.ownership.record.broker != next((record.broker for record in admin.ownership.brokers()), ""):
             return []
@@ -82,7 +132,7 @@ class RegionShadows:
             name
             for tenant in admin.view.tenants()
             for name in admin.view.namespaces(tenant)
-            if is_shadow(admin, name, admin.region)
+            if is_shadow(admin, name) and admin.region in admin.policies(name).regions
         ]
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -131,38 +181,137 @@ def _add(out: dict[str, Any], part: Mapping[str, Any]) -> None:
         out["found"][fault] = out["found"].get(fault, 0) + count
 
 
-async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, float]:
-    """Stores a message in a shadow, and reads it back.
+async def latencies(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, list[int]]:
+    """Broker -> entries that were appended to the namespace since its start, by how long that took: through each bound
+    of FINE_S, and above; empty: it counts the namespace together with others.
+    """
+    counted = {} if admin.appends is None else admin.appends.namespaces
+    own = counted.get(namespace)
+    nothing = [] if OTHERS in counted else [0] * (len(FINE_S) + 1)
+    out = {admin.ownership.record.broker: nothing if own is None else list(own.taken)}
+    if not local:
+        for part in await of_other_brokers(admin, "GET", f"{dr_path(namespace)}/latencies?local=true"):
+            out.update(part)
+    return out
+
+
+async def fill(admin: Admin, namespace: ExistingNamespace, given: dict[str, Any], *, local: bool = False) -> None:
+    """Makes and loads topics of a shadow, full names in `topics`, each at its owner. Raises what loading one raises."""
+    _check_shadow(admin, namespace)
+
+    async def one(name: str) -> None:
+        await admin.topics.get(name, create=True)
+
+    own, others = await _by_owner(admin, _named(namespace, given), local=local)
+    await _side_by_side(one, own)
+    path = f"{dr_path(namespace)}/topics?local=true"
+    await asyncio.gather(*(admin.call(record, "POST", path, {"topics": names}) for record, names in others))
+
+
+async def probe(
+    admin: Admin, namespace: ExistingNamespace, given: dict[str, Any] | None, *, local: bool = False
+) -> dict[str, Any]:
+    """Stores a message in each of `topics` of a shadow, and reads it back: `each_ms`, and `took_ms`, the most of them.
 
     Raises RegionPassive, and what storage raises.
     """
     _check_shadow(admin, namespace)
-    name = TopicName.parse(f"persistent://{namespace}/{_PROBE}")
-    owner = await admin.ownership.owner(str(name))
-    if owner is not admin.ownership.record:
-        if local:
-            raise MetadataUnavailable("the shadow's bundle is moving: try again")
-        answer = await admin.call(owner, "POST", f"{dr_path(namespace)}/probe?local=true")
-        return {"took_ms": float(answer["took_ms"])}
-    began = admin.clock.monotonic()
-    async with asyncio.timeout(_PROBE_S):
-        topic = await admin.topics.get(str(name), create=True)
+    took_ms: list[float] = []
+
+    async def one(name: str) -> None:
+        began = admin.clock.monotonic()
+        topic = await admin.topics.get(name, create=True)
         entry = entry_of("heliograph-drill", namespace.encode(), 1, admin.clock.wall_ms())
         _, whole = await round_trip(topic, entry)
-    if not whole:
-        raise MetadataUnavailable("the message did not come back as it was stored")
-    return {"took_ms": (admin.clock.monotonic() - began) * 1000}
+        if not whole:
+            raise MetadataUnavailable("the message did not come back as it was stored")
+        took_ms.append((admin.clock.monotonic() - began) * 1000)
 
-
-async def drop(admin: Admin, namespace: ExistingNamespace) -> None:
-    """Deletes a shadow, with its message."""
-    _check_shadow(admin, namespace)
-    await delete_topics(admin, await admin.topics.topics(namespace))
+    names = _named(namespace, given or {"topics": [f"persistent://{namespace}/{_PROBE}"]})
+    own, others = await _by_owner(admin, names, local=local)
+    path = f"{dr_path(namespace)}/probe?local=true"
     try:
-        await admin.config.delete_namespace(namespace)
+        async with asyncio.timeout(_PROBE_S):
+            await _side_by_side(one, own)
+            answers = await asyncio.gather(
+                *(admin.call(record, "POST", path, {"topics": names}) for record, names in others)
+            )
+    except TimeoutError as error:
+        raise MetadataUnavailable(f"the first messages were not stored and read within {_PROBE_S:g} s") from error
+    for answer in answers:
+        took_ms += map(float, answer.get("each_ms", [answer["took_ms"]]))
+    return {"took_ms": max(took_ms), "each_ms": took_ms}
+
+
+def _named(namespace: str, given: Mapping[str, Any]) -> list[str]:
+    """The topics of a body. Raises NotAllowed where one is not the shadow's, or there are none."""
+    names = [TopicName.parse(str(name)) for name in given.get("topics") or ()]
+    if not names or any(name.namespace != namespace or not name.persistent for name in names):
+        raise NotAllowed(f"`topics` are full names of topics of {namespace}, one at least")
+    return list(map(str, names))
+
+
+async def _by_owner(
+    admin: Admin, names: Iterable[str], *, local: bool
+) -> tuple[list[str], list[tuple[BrokerRecord, list[str]]]]:
+    """(those of this broker, those of others). Raises MetadataUnavailable where only this one's were asked for."""
+    own, others = list[str](), dict[str, tuple[BrokerRecord, list[str]]]()
+    for name in names:
+        record = await admin.ownership.owner(name)
+        if record is admin.ownership.record:
+            own.append(name)
+        elif local:
+            raise MetadataUnavailable("the shadow's bundle is moving: try again")
+        else:
+            others.setdefault(record.broker, (record, []))[1].append(name)
+    return own, list(others.values())
+
+
+async def _side_by_side(act: Callable[[str], Awaitable[None]], names: Sequence[str]) -> None:
+    """Ends when all have ended; raises what the first that failed has raised."""
+    places = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+    async def one(name: str) -> None:
+        async with places:
+            await act(name)
+
+    for failed in await asyncio.gather(*map(one, names), return_exceptions=True):
+        if failed is not None:
+            raise failed
+
+
+async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
+    """Deletes some topics of a shadow here; once none is left the region leaves it, and the last one deletes it.
+    `left`: how many there are still, or 1 where the other region is to be done first: its links make them again.
+    """
+    _check_shadow(admin, namespace)
+    names = await admin.topics.topics(namespace)
+
+    async def one(name: str) -> None:
+        try:
+            await delete_topics(admin, [name])
+        except NotFound:
+            pass  # deleted before this step was interrupted
+
+    await _side_by_side(one, names[:_DROPPED_AT_ONCE])
+    if left := len(names[_DROPPED_AT_ONCE:]):
+        return {"left": left}
+    linked = admin.policies(namespace).policies.get("replication") == [admin.region]
+
+    def without(old: NamespacePolicies) -> NamespacePolicies:
+        others = tuple(region for region in old.regions if region != admin.region)
+        return old if linked or not others else replace(old, regions=others)
+
+    try:
+        found = await admin.config.update_namespace(namespace, without)
+        if linked and found.regions != (admin.region,):
+            return {"left": 1}
+        if found.regions == (admin.region,):
+            await admin.config.delete_namespace(namespace)
     except NotFound:
-        pass  # dropped before this step was interrupted
-    await admin.seen(lambda: admin.view.namespace(namespace) is None)
+        pass  # as above
+    await admin.seen(lambda: (now := admin.view.namespace(namespace)) is None or admin.region not in now.regions)
+    return {"left": 0}
 
 
 def mark(shadow: str) -> dict[str, str]:
@@ -201,6 +350,8 @@ async def verify(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
 
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{DR}/audits", CallAccess.SUPER, audits),
+    Route("GET", f"{DR}/latencies", CallAccess.SUPER, latencies),
+    Route("POST", f"{DR}/topics", CallAccess.SUPER, fill),
     Route("POST", f"{DR}/probe", CallAccess.SUPER, probe),
     Route("DELETE", f"{DR}/shadow", CallAccess.SUPER, drop),
     Route("POST", "/heliograph/v1/dr/verify", CallAccess.SUPER, verify),

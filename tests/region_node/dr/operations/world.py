@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,13 @@ from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
+from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import Operation, StepAges
 from region_node.dr.operations.operation_steps import Conductor
+from storage.managed_ledger.append_counts import FINE_S
 
+_DROPPED = 50
 NS, TOPIC = "t/n", "persistent://t/n/x"
 
 
@@ -53,13 +57,26 @@ def lack(**changed: Any) -> dict[str, Any]:
 
 
 class RegionsOfDrills:
-    """What a drill asks of regions: audits that are done, a shadow that is there or not, a message that is stored."""
+    """What a drill asks of regions: audits that are done, shadows with topics in each region, messages that are stored,
+    and how long publishing takes.
+    """
 
     def __init__(self) -> None:
-        self.there: set[str] = set()
+        self.there: dict[str, dict[str, set[str]]] = {}
+        """Shadow -> region of it -> its topics there."""
+        self.parted: dict[str, int] = {}
         self.away = False
-        """The region whose shadows they are does not look."""
+        """The regions whose shadows they are do not look."""
         self.signed = 0
+        self.most_at_once = 0
+        """Topics that were asked for in one step."""
+        self.fails_at, self.calls = 0, 0
+        """So many-th call about a shadow's topics reaches nobody, once."""
+        self.counted: dict[str, list[int]] = {region: [0] * (len(FINE_S) + 1) for region in ("us", "eu")}
+        """Region -> entries by how long they took, as its only broker counts them."""
+
+    def published(self, region: str, took_ms: float, entries: int = 1000) -> None:
+        self.counted[region][bisect_left(FINE_S, took_ms / 1000)] += entries
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
         return {
@@ -74,14 +91,41 @@ class RegionsOfDrills:
         }
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
-        self.there.add(shadow)
+        self.there.setdefault(shadow, {region: set() for region in policies.regions})
 
-    async def probe(self, region: str, shadow: str) -> float:
-        assert shadow in self.there
-        return 12.0
+    async def partition(self, partitions: Mapping[str, int]) -> None:
+        self.parted.update(partitions)
 
-    async def drop(self, shadow: str, region: str) -> None:
-        self.there.discard(shadow)
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise MetadataUnavailable("the region does not answer")
+
+    async def fill(self, region: str, shadow: str, topics: Sequence[str]) -> None:
+        self._call()
+        self.most_at_once = max(self.most_at_once, len(topics))
+        self.there[shadow][region].update(topics)
+
+    async def probe(self, region: str, shadow: str, topics: Sequence[str]) -> list[float]:
+        self._call()
+        assert topics and self.there[shadow][region].issuperset(topics)
+        return [12.0 for _ in topics]
+
+    async def drop(self, shadow: str, region: str) -> int:
+        """As a region does it: some of them, and behind the last topic of the last region the namespace."""
+        self._call()
+        found = self.there.get(shadow, {})
+        for topic in sorted(found.get(region, ()))[:_DROPPED]:
+            found[region].discard(topic)
+        if found.get(region):
+            return len(found[region])
+        found.pop(region, None)
+        if not found:
+            self.there.pop(shadow, None)
+        return 0
+
+    async def latencies(self, region: str, namespace: str) -> dict[str, list[int]]:
+        return {"b": list(self.counted[region])}
 
     def here(self) -> list[str]:
         return [] if self.away else sorted(self.there)
@@ -119,6 +163,7 @@ class World:
             for region, other in (("us", "eu"), ("eu", "us"))
         }
         self.shadows = RegionsOfDrills()
+        self.drills = DrillSettings(latency_before_s=0)
         self.tail: dict[str, Any] = {
             "entries": 2,
             "messages": 3,
@@ -141,7 +186,9 @@ class World:
             wall_ms=lambda: 1_000 + self.store.machine.index + self.later_ms + self.ahead_ms,
             ages=self.ages,
         )
-        made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
+        made.drill = Drill(
+            self.shadows, made, View().namespace, self._facts, lambda: 1_000 + self.later_ms, 6.0, self.drills
+        )
         return made
 
     async def _facts(self, region: str, namespace: str) -> dict[str, Any]:
@@ -155,6 +202,12 @@ class World:
             assert given == {TOPIC: {"1.1.a": [7, 9]}}
             return {"region": region, "topics": {TOPIC: self.tail}, "missing": []}
         return {"region": region, "topics": {TOPIC: self.spans.pop(0)}, "missing": []}
+
+    def have(self, names: Sequence[str]) -> None:
+        """Both regions have these topics, and no others."""
+        for region in ("us", "eu"):
+            topic = self.topic(region)
+            self.facts[region]["topics"] = {name: {**topic} for name in names}
 
     def topic(self, region: str) -> dict[str, Any]:
         found: dict[str, Any] = self.facts[region]["topics"][TOPIC]
