@@ -53,14 +53,14 @@ def test_a_conflict_waits_for_a_decision(pair: Instance, take: str) -> None:
     us = pair.admin("us")
     for region in ("us", "eu"):
         if names(pair, region):
-            rest("DELETE", f"{pair.admin(region)}/admin/v2/persistent/public/geo/{NAME}?force=true")
+            rest("DELETE", f"{pair.admin(region)}/admin/v2/persistent/public/geo/{NAME}?force=true&onlyHere=true")
     proxies = pair.proxies("link", "us", "eu") + pair.proxies("link", "eu", "us")
     publish(pair, Order, Order(amount=1))
     eventually(lambda: names(pair, "eu") == {0: "Order"}, "the first schema is in both")
     for proxy in proxies:
         pair.toxiproxy.cut(proxy.name)
     try:
-        rest("DELETE", f"{us}/admin/v2/persistent/public/geo/{NAME}?force=true")
+        rest("DELETE", f"{us}/admin/v2/persistent/public/geo/{NAME}?force=true&onlyHere=true")
         publish(pair, Visit, Visit(page="a"))
         assert names(pair, "us") == {0: "Visit"}, "made anew, the topic counts from the beginning"
     finally:
@@ -124,6 +124,6 @@ def test_a_plain_topic_and_a_partitioned_one_of_one_name_never_mix(pair: Instanc
         row["cause"] == "partitions-conflict" and "2 partitions" in row["cause_text"] and row["backlog_messages"] == 1
     )
     assert topic not in rest("GET", f"{eu}/admin/v2/persistent/public/geo"), "no look-alike is made"
-    rest("DELETE", f"{us}/admin/v2/persistent/public/geo/two-kinds/partitions?force=true")
+    rest("DELETE", f"{us}/admin/v2/persistent/public/geo/two-kinds/partitions?force=true&onlyHere=true")
     eventually(lambda: pair.links(topic)[("us", "eu")]["state"] == "open", "the configuration has changed: at once")
     eventually(lambda: pair.read_all("eu", topic) == ["plain"], "nothing is lost")

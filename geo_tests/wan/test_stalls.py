@@ -116,7 +116,7 @@ def test_a_peer_that_refuses_then_one_that_is_restarted(pair: Instance) -> None:
 def test_the_topic_is_deleted_at_the_target(pair: Instance) -> None:
     """The link makes it again there, and everything that the source still has arrives once more, each message once."""
     topic, stream = published(pair, "deleted-there")
-    rest("DELETE", f"{pair.admin('eu')}/admin/v2/persistent/public/geo/deleted-there?force=true")
+    rest("DELETE", f"{pair.admin('eu')}/admin/v2/persistent/public/geo/deleted-there?force=true&onlyHere=true")
     stream.publish(20)
     assert_same_everywhere(pair, topic, [stream])
     assert "moved" in causes(pair, topic)
@@ -182,7 +182,7 @@ def test_what_an_admin_deletes_before_it_has_arrived_is_named_with_its_reason(pa
         eventually(lambda: not pair.links(topic)[("us", "eu")]["connected"], "cut again")
         stream.publish(5)
         stream.finish()
-        rest("DELETE", f"{path}?force=true")
+        rest("DELETE", f"{path}?force=true&onlyHere=true")
     finally:
         for proxy in pair.proxies("link", "us", "eu"):
             proxy.enable()

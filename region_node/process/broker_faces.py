@@ -57,6 +57,8 @@ class PulsarLookup:
 
     async def partitions(self, topic: str, create: bool) -> int:
         count = await self._ownership.partitions(topic, create)
+        if deleted := self._topics.tombstone_of(TopicName.parse(topic)):
+            raise NotFound(deleted)
         if count or create:
             return count or await self._topics.creation.make_partitions(topic)
         name = TopicName.parse(topic)

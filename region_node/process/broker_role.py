@@ -181,6 +181,7 @@ class BrokerRole(BrokerParts):
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
         from region_node.tiering.topic_resealing import TopicResealing
+        from region_node.topics.serving.deletion_everywhere import DeletionEverywhere
         from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
         from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
         from region_node.topics.serving.topic_service import (
@@ -313,6 +314,7 @@ class BrokerRole(BrokerParts):
             deletions=Deletions(
                 forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),
                 tombstones=self.tombstones,
+                everywhere=DeletionEverywhere(self.tombstones, self.view, here.policies),
             ),
             duties=TopicDuties(
                 expiry=self.expiry,

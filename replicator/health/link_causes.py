@@ -139,7 +139,7 @@ _REMEDIES: dict[Cause, str] = {
     "of a Pulsar cluster: change its compatibility strategy, or delete the schema there; then `heliograph topics "
     "unpark --take retry`",
     Cause.PARTITIONS_CONFLICT: "one name has two kinds of topic: move what the plain one holds to the partitioned "
-    "one, and delete it; or delete the other",
+    "one, and delete it; or delete the other (`heliograph topics delete --only-here`)",
     Cause.ROUTE_CONFLICT: "give the topic, or its namespace, the same replicationRoutes in both regions",
     Cause.DETACHED: "",
 }

@@ -172,7 +172,7 @@ def test_a_parked_link_is_shown_and_decided(instance: Instance) -> None:
     for proxy in proxies:
         instance.toxiproxy.cut(proxy)
     try:
-        rest("DELETE", f"{instance.admin('us')}/admin/v2/persistent/{name}?force=true")
+        rest("DELETE", f"{instance.admin('us')}/admin/v2/persistent/{name}?force=true&onlyHere=true")
         second = publish_as(instance, "us", name, "page")
     finally:
         for proxy in proxies:

@@ -517,7 +517,15 @@ def delete(
     rest: Rest,
     output: Output,
     topic: Deleted,
-    grace_h: Annotated[float, typer.Option("--grace", help="Hours in which it can be brought back.", min=0.0)] = 24.0,
+    grace_h: Annotated[
+        float | None,
+        typer.Option(
+            "--grace",
+            help="Hours in which it can be brought back; without it as the namespace's policy deletionGrace says, a "
+            "day where that is not set. Of what is deleted already: ends its time earlier.",
+            min=0.0,
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -542,7 +550,7 @@ def delete(
         if dry_run:
             return
         confirm(f"Delete {topic} in all of these regions?")
-    made = rest.put(path, {"grace_s": grace_h * 3600})
+    made = rest.put(path, {} if grace_h is None else {"grace_s": grace_h * 3600})
     output.told(
         {**made, "preview": found},
         f"{topic} is deleted in {', '.join(made['regions'])}; until {when(made['until_ms'])} UTC `heliograph dr "

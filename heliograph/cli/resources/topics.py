@@ -67,10 +67,20 @@ def create(
     done(f"topic {topic} is created")
 
 
-def delete(rest: Rest, topic: Topic, force: Force = False) -> None:
-    """Remove a topic with its data and subscriptions."""
+def delete(
+    rest: Rest,
+    topic: Topic,
+    force: Force = False,
+    only_here: Annotated[
+        bool,
+        typer.Option("--only-here", help="What this region has of it, at once; others that have it bring it back."),
+    ] = False,
+) -> None:
+    """Remove a topic with its data and subscriptions, in every region that has it: where several do, `heliograph dr
+    undelete` brings it back until its grace period has ended.
+    """
     path = topic_path(topic)
-    rest.delete(f"{path}/partitions" if _count(rest, path) else path, force=force)
+    rest.delete(f"{path}/partitions" if _count(rest, path) else path, force=force, onlyHere=only_here)
     done(f"topic {topic} is removed")
 
 

@@ -10,7 +10,7 @@ Keys: /regions/{name}, /clusters/{name}, /peers/{name}, /migrations/{name}, /mig
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from heliograph.model.errors import ConfigError, CorruptData
@@ -175,6 +175,13 @@ class NamespacePolicies(_Value):
     """Full name of a topic -> role -> what it may do with that topic."""
     subscription_permissions: dict[str, list[str]] = field(default_factory=dict)
     """Subscription -> the roles that may use it; absent: every role that may consume."""
+    left: tuple[str, ...] = ()
+    """Regions that were taken out of `regions`: each may have its copy still."""
+
+    def in_regions(self, regions: tuple[str, ...]) -> NamespacePolicies:
+        """The same namespace in these regions."""
+        gone = dict.fromkeys((*self.left, *self.regions))
+        return replace(self, regions=regions, left=tuple(region for region in gone if region not in regions))
 
     def __post_init__(self) -> None:
         if not 1 <= self.bundles <= 4096:

@@ -27,6 +27,8 @@ POLICIES_BYTES_MAX = 64 << 10
 """All policies of one level, as JSON: every broker keeps them in memory, and reads them anew with each change."""
 TOPIC_PROPERTIES_BYTES_MAX = 64 << 10
 """All properties of one topic."""
+DELETION_GRACE_S, DELETION_GRACE_S_MAX = 24 * 3600, 366 * 24 * 3600
+"""How long what is deleted in all regions can be brought back, where nothing else is said; and at most."""
 Level = Mapping[str, Any]
 """Name of a policy -> what is set at one level."""
 
@@ -268,6 +270,7 @@ POLICIES: tuple[Policy, ...] = (
     _row("replicationRoutes", v.mapped(v.listed(v.text)), empty=204),
     _row("originProperty", v.flag, default=False, shown=False),
     _row("slo", v.SLO, topic="", empty=204),
+    _row("deletionGrace", v.whole(0, DELETION_GRACE_S_MAX), default=DELETION_GRACE_S, topic="", shown=DELETION_GRACE_S),
     _row("replicatedSubscriptions", v.flag, default=False, shown=False),
     _row("oneRegionSubscriptions", v.flag, default=False, shown=False),
 )

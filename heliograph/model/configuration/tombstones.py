@@ -43,10 +43,25 @@ class Tombstone(_Value):
 
     @property
     def reason(self) -> str:
-        return (
-            f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete "
-            f"{self.topic}` brings it back"
-        )
+        """Why nobody can use it, and how it comes back."""
+        if not self.purging:
+            return f"{self._deleted}; until its data goes, `heliograph dr undelete {self.topic}` brings it back"
+        left = ", ".join(region for region in self.regions if region not in self.purged)
+        return f"{self._deleted}, and its data goes" + (f" now: {left} still has it" if left else " now")
+
+    @property
+    def taken(self) -> str:
+        """The same for whoever makes something under its name: what frees that."""
+        if not self.purging:
+            return (
+                f"{self.reason}, and `heliograph dr delete {self.topic} --grace 0` frees its name once every region "
+                "has purged it"
+            )
+        return f"{self.reason}. Its name is free once that is done: try again"
+
+    @property
+    def _deleted(self) -> str:
+        return f"{self.topic} was deleted by {self.by or 'somebody'}"
 
 
 def tombstone(topic: str) -> str:

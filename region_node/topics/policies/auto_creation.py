@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-from heliograph.model.errors import AlreadyExists, NotAllowed
+from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.runtime.topic_ports import ViewPort
 from region_node.topics.policies.policy_book import PolicyBook
@@ -26,7 +26,9 @@ class TooManyTopics(NotAllowed):
 
 
 class Creation:
-    """`exists`, `count`: of what is stored in this region."""
+    """`exists`, `count`: of what is stored in this region. taken: why nothing can be made under a name, as what had it
+    was deleted and is not gone yet; "": it can.
+    """
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Creation:
         exists: Callable[[str], Awaitable[bool]],
         count: Callable[[str], Awaitable[int]],
         partition: MakePartitions | None,
+        taken: Callable[[TopicName], str] = lambda _: "",
     ) -> None:
         self._policies, self._view, self._exists, self._count, self._partition = (
             policies,
@@ -43,6 +46,7 @@ class Creation:
             count,
             partition,
         )
+        self._taken = taken
         self._coming: list[tuple[TopicName, int]] = []
         """Partitioned topics that are being declared here, and how many partitions they will have then."""
 
@@ -55,9 +59,11 @@ class Creation:
 
     async def make_partitions(self, topic: str) -> int:
         """A client asks how many partitions a topic has: one that is not there is made with as many as its namespace
-        says; 0: plain.
+        says; 0: plain. Raises NotFound: it was deleted, and is not gone yet.
         """
         name = TopicName.parse(topic)
+        if taken := self._taken(name):
+            raise NotFound(taken)
         count = self._view.partitions(topic)
         wanted = self._policies.of_namespace(name.namespace)
         if (
@@ -76,11 +82,14 @@ class Creation:
         return count
 
     async def check_room(self, name: TopicName, partitions: int = 0) -> None:
-        """Raises TooManyTopics where the namespace, or its tenant, has as many topics as it may have. partitions: a
-        partitioned topic gets so many more; 0: one topic is made.
+        """Raises TooManyTopics where the namespace, or its tenant, has as many topics as it may have, AlreadyExists
+        where the name is that of what was deleted and is not gone yet. partitions: a partitioned topic gets so many
+        more; 0: one topic is made.
 
         Partitions count from when they are declared on, but for one that is made now: it is one of those.
         """
+        if taken := self._taken(name):
+            raise AlreadyExists(taken)
         quota = self._view.tenant_quota(name.tenant)
         of_tenant = 0 if quota is None else quota.max_topics
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")

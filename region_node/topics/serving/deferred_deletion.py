@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from global_config import keys
-from heliograph.kv.metadata_store import MetadataStore, pages_under
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone, tombstone
-from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.task_set import TaskSet
@@ -110,6 +111,45 @@ class Tombstones:
                     return found[0]
         return None
 
+    async def bury(
+        self, name: str, regions: Sequence[str], *, grace_s: float, by: str = "", partitions: int = 0
+    ) -> Tombstone:
+        """Deletes a topic, or a namespace, in every region that hears of it, and here before this returns. Where a
+        tombstone asks, this is the answer that it is to go; where one stands, its grace period may end earlier by this,
+        and never later.
+
+        regions: where there may be copies. grace_s: how long it can be brought back. Returns what stands. Raises
+        AlreadyExists (it was deleted before, and goes as early), and what the metadata raises: without a majority of
+        the configuration nothing is deleted.
+        """
+        key, now = tombstone(name), self._clock.latest_ms()
+        made = Tombstone(
+            topic=name,
+            regions=tuple(regions),
+            since_ms=now,
+            until_ms=now + int(grace_s * 1000),
+            by=by,
+            partitions=partitions,
+        )
+        deleted_before = AlreadyExists(f"{name} was deleted before: `heliograph dr deletions` shows when its data goes")
+        before, expected = await self._store.get(key), ABSENT
+        if before is not None:
+            old, expected = Tombstone.decode(before[0]), before[1]
+            if old.asks:
+                made = replace(made, sure=True)
+            elif not old.purging and made.until_ms < old.until_ms:
+                made = replace(old, until_ms=made.until_ms)
+            else:
+                raise deleted_before
+        try:
+            version = await self._store.put(key, made.encode(), expected=expected)
+        except VersionConflict:
+            raise deleted_before from None
+        self._heard(key, made.encode(), version)
+        with suppress(HeliographError):  # the next sweep tries again
+            await self._host.unload(name)
+        return made
+
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
         topic = key.removeprefix(TOMBSTONES)
         try:
@@ -165,6 +205,9 @@ class Tombstones:
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
         elif await self._deleted(found) and not await self._asked(found, version):
+            truth = await self._store.get(tombstone(found.topic))
+            if truth is None or truth[1] != version:  # another was faster, and the name may be somebody's by now
+                return
             await self._host.forget(found)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)

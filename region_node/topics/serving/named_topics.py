@@ -53,6 +53,7 @@ class NamedTopics(ABC):
     loaded: Loaded
     tombstones: Mapping[str, object]
     tombstone_of: Callable[[TopicName], str]
+    name_taken: Callable[[TopicName], str]
     view: ViewPort
     schemas: SchemaRegistry
     policies: PolicyBook
@@ -86,6 +87,10 @@ class NamedTopics(ABC):
         """Full names of the persistent topics of a namespace, partitions one by one, sorted. Raises NotFound."""
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
+        return await self.undeleted(namespace)
+
+    async def undeleted(self, namespace: str) -> list[str]:
+        """The same, also where this broker has not heard of the namespace yet."""
         names = await self.stored(namespace)
         if not self.tombstones:
             return names
@@ -109,12 +114,19 @@ class NamedTopics(ABC):
     async def declared_partitions(self, namespace: str, domain: str) -> list[str]:
         """Full names of all partitions that the partitioned topics of a namespace have, used or not."""
         found, pace = list[str](), RowPace()
-        for topic in self.view.partitioned(namespace):
+        for topic in self.partitioned(namespace):
             if topic.startswith(f"{domain}://"):
                 count = self.view.partitions(topic)
                 await pace.rows(count)
                 found += sorted(f"{topic}-partition-{index}" for index in range(count))
         return found
+
+    def partitioned(self, namespace: str) -> list[str]:
+        """Full names of the partitioned topics of a namespace, without those that were deleted and have their data
+        still.
+        """
+        found = self.view.partitioned(namespace)
+        return [topic for topic in found if not self.tombstone_of(TopicName.parse(topic))] if self.tombstones else found
 
     def volatile_topics(self, namespace: str) -> list[str]:
         """Full names of the non-persistent topics of a namespace that this broker has loaded."""
@@ -155,6 +167,8 @@ class NamedTopics(ABC):
         room for it).
         """
         base = topic.partitioned
+        if self.tombstones and (dead := self.tombstone_of(topic)):
+            raise NotFound(dead)
         if str(topic) in self.loaded or self.view.partitions(str(base)) or await self.exists(str(base)):
             return
         if not self.creation.may_create(str(base)):

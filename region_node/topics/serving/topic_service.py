@@ -24,11 +24,9 @@ from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import (
     AlreadyExists,
-    ConsumerBusy,
     HeliographError,
     NotFound,
     NotOwner,
-    ProducerBusy,
     TopicClosed,
 )
 from heliograph.model.positions import Position
@@ -52,6 +50,7 @@ from region_node.topics.policies.auto_creation import Creation, MakePartitions
 from region_node.topics.policies.policy_maintenance import PolicyMaintenance
 from region_node.topics.policies.policy_updates import PolicyApplier
 from region_node.topics.producer_epochs import topic_epoch_key
+from region_node.topics.serving.deletion_everywhere import DeletionEverywhere, check_unused
 from region_node.topics.serving.loaded_topics import TopicsHere
 from region_node.topics.serving.named_topics import NamedTopics
 from region_node.topics.serving.publish_gates import GateOf, Gates
@@ -115,16 +114,23 @@ class OwnBundles:
 class Deletions:
     """What goes with a topic, and what stays of it. `forget_grants`: called with each topic, partitions one by one,
     that is about to be deleted: while it has grants its name is not free. `tombstones`: of topics that were deleted and
-    still have their data; mostly there are none, and then nobody asks further.
+    still have their data; mostly there are none, and then nobody asks further. `everywhere`: deletes what other regions
+    may have; None: none has anything.
     """
 
     forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
     tombstones: TombstonesPort | None = None
+    everywhere: DeletionEverywhere | None = None
 
     def why(self, name: TopicName) -> str:
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         found = self.tombstones.of(name) if self.tombstones is not None else None
         return "" if found is None else found.reason
+
+    def taken(self, name: TopicName) -> str:
+        """The same for whoever makes a topic of that name."""
+        found = self.tombstones.of(name) if self.tombstones is not None else None
+        return "" if found is None else found.taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +176,7 @@ class TopicService(NamedTopics):
         self.loaded, self.policies, self.view = here.loaded, here.policies, here.view
         self.activity = Activity(clock.monotonic())
         self.tombstones = deletions.tombstones.known if deletions.tombstones is not None else {}
-        self.tombstone_of = deletions.why
+        self.tombstone_of, self.name_taken, self.everywhere = deletions.why, deletions.taken, deletions.everywhere
         self.held = HoldingTopics[Topic]() if duties.holds else None
         """Where it is told that a topic holds a transaction; None: none is held."""
         self._before_deletion: list[Callable[[TopicName], Awaitable[None]]] = []
@@ -226,7 +232,9 @@ class TopicService(NamedTopics):
         self._applier = PolicyApplier(
             self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
         )
-        self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned)
+        self.creation = Creation(
+            self.policies, view, self.exists, self._factory.count, create_partitioned, self.name_taken
+        )
         self._group_use: GroupUse | None = None
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
@@ -499,7 +507,10 @@ class TopicService(NamedTopics):
 
     async def create_topic(self, topic: str) -> None:
         """Raises AlreadyExists, and what `get` raises."""
-        text = str(TopicName.parse(topic))
+        name = TopicName.parse(topic)
+        text = str(name)
+        if taken := self.name_taken(name):
+            raise AlreadyExists(taken)
         if await self.exists(text):
             raise AlreadyExists(f"{text} exists already")
         await self.get(text, create=True)
@@ -510,11 +521,8 @@ class TopicService(NamedTopics):
         """
         loaded = await self.get(topic, create=False)
         if not force:
-            if loaded.producers.producers:
-                raise ProducerBusy(f"{loaded.text} has {len(loaded.producers.producers)} connected producer(s)")
             consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
-            if consumers:
-                raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
+            check_unused(loaded.text, len(loaded.producers.producers), consumers)
         subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
             if self._forget_grants is not None:

@@ -346,6 +346,9 @@ class FakeFactory:
     async def exists(self, topic: str) -> bool:
         return topic in self.ledgers
 
+    async def created_ms(self, topic: str) -> int:
+        return self.ledgers[topic].created_ms if topic in self.ledgers else 0
+
     async def names(self, namespace: str) -> list[str]:
         return sorted(t for t in self.ledgers if t.startswith(f"persistent://{namespace}/"))
 

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, StoreRefused, SubscriptionNotFound
+from heliograph.model.errors import (
+    AlreadyExists,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    StoreRefused,
+    SubscriptionNotFound,
+)
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.placement.ownership.broker_records import BrokerRecord
@@ -55,9 +62,27 @@ def topic_of(admin: Admin, request: web.Request) -> TopicName:
     return name
 
 
+def check_not_deleted(admin: Admin, name: TopicName) -> None:
+    """Raises NotFound where the topic was deleted, and its data is still there."""
+    if deleted := admin.topics.tombstone_of(name):
+        raise NotFound(deleted)
+
+
+def check_name_free(admin: Admin, name: TopicName) -> None:
+    """Raises AlreadyExists where what had the name was deleted, and is not gone yet."""
+    if taken := admin.topics.name_taken(name):
+        raise AlreadyExists(taken)
+
+
+def goes_everywhere(admin: Admin, name: TopicName) -> bool:
+    """Whether the topic is deleted in every region, where nothing else is said."""
+    return admin.topics.everywhere is not None and admin.topics.everywhere.holds(name)
+
+
 async def existing_topic(admin: Admin, name: TopicName) -> TopicName:
     """Raises NotFound where there is no such topic in this region, plain or partitioned."""
     admin.policies(name.namespace)
+    check_not_deleted(admin, name)
     if not await admin.exists(name):
         raise NotFound(f"Topic {name} not found")
     return name
@@ -76,7 +101,9 @@ quotas_of = part(lambda admin: balancer_of(admin).quotas, MetadataUnavailable, _
 divider_of = part(lambda admin: balancer_of(admin).divider, MetadataUnavailable, _NOT_STARTED)
 recovery_of = part(lambda admin: admin.recovery, NotAllowed, "this broker takes no part in auto-recovery")
 deferred_of = part(lambda admin: admin.deferred, NotFound, "this broker keeps no edits of the configuration")
-tombstones_of = part(lambda admin: admin.tombstones, NotAllowed, "this broker takes no part in deletions")
+_NO_DELETIONS = "this broker takes no part in deletions"
+tombstones_of = part(lambda admin: admin.tombstones, NotAllowed, _NO_DELETIONS)
+deletion_of = part(lambda admin: admin.topics.everywhere, NotAllowed, _NO_DELETIONS)
 leadership_of = part(
     lambda admin: admin.subscription_leadership,
     NotFound,
@@ -109,8 +136,9 @@ def check_in_region(admin: Admin, namespace: str, region: str) -> tuple[str, ...
 
 
 def partitions_of(admin: Admin, name: TopicName) -> list[TopicName]:
-    """Raises NotFound where the topic is not partitioned."""
+    """Raises NotFound where the topic is not partitioned, or was deleted."""
     admin.policies(name.namespace)
+    check_not_deleted(admin, name)
     found = partitions(admin, name)
     if not found:
         raise NotFound(f"Partitioned topic {name} does not exist")

@@ -15,6 +15,7 @@ from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+from region_node.topics.serving.deletion_everywhere import where_copies_may_be
 from region_node.topics.topic import Topic
 
 
@@ -56,12 +57,6 @@ async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
     return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.stored(namespace))}
 
 
-def where_copies_may_be(admin: Admin, namespace: str) -> tuple[str, ...]:
-    """The regions of a namespace, and those that may have left it with their copies: all in which a broker ran."""
-    ran = [info.name for info in admin.view.regions() if info.metadata_instance]
-    return tuple(dict.fromkeys([*admin.policies(namespace).regions, *ran]))
-
-
 async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
     """How many topics of the namespace each other region has that may have a copy, or why that is not known."""
 
@@ -75,5 +70,5 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             return MetadataUnavailable(f"region {region} does not say how many topics it has: {error!r:.200}")
 
-    others = [region for region in where_copies_may_be(admin, namespace) if region != admin.region]
+    others = [region for region in where_copies_may_be(admin.view, namespace) if region != admin.region]
     return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))

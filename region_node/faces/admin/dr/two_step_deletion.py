@@ -1,6 +1,7 @@
 """Deleting a topic, or a namespace, in two steps: what it would take away, the tombstone, bringing it back.
 
-Is: paths of our own, below /heliograph/v1/dr. Isn't: Pulsar's own DELETE, which deletes at once, in one region.
+Is: paths of our own, below /heliograph/v1/dr. Isn't: Pulsar's own DELETE, which comes to the same where other regions
+have it too (`region_node.topics.serving.deletion_everywhere`).
 Invariants: a preview changes nothing; a tombstone is the whole of the first step, and takes effect in every region that
 hears of it.
 Source: docs/operating/disaster-recovery.md, "Deleting".
@@ -13,20 +14,17 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta
 
-from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.admin_paths import DR
+from heliograph.model.configuration.policy_table import DELETION_GRACE_S_MAX
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
-from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing, leases_of, role_of, tombstones_of
-from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
-
-GRACE_S = 24 * 3600
-_GRACE_S_MAX = 366 * 24 * 3600
+from region_node.faces.admin.calls.existing import deletion_of, existing, leases_of, role_of, tombstones_of
+from region_node.faces.admin.calls.region_facts import facts_here
 
 
 async def listed(admin: Admin, namespace: Namespace) -> list[Tombstone]:
@@ -73,48 +71,28 @@ def _sum(admin: Admin, name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 class Deletion(Given):
-    """grace_s: how long it can be brought back."""
+    """grace_s: how long it can be brought back; left out: as the policy `deletionGrace` of its namespace says."""
 
-    grace_s: Annotated[float, Meta(ge=0, le=_GRACE_S_MAX)] = GRACE_S
+    grace_s: Annotated[float, Meta(ge=0, le=DELETION_GRACE_S_MAX)] | None = None
 
 
 async def bury(admin: Admin, request: web.Request, name: WholeTopic, given: Deletion | None) -> Tombstone:
     """From now on nobody can use it, in any region; its data goes when the grace period has
-    ended. Where a tombstone asks, this is the answer that it is to go.
+    ended. Where a tombstone asks, this is the answer that it is to go; where one stands, its grace period ends earlier.
     """
-    if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
+    if not any([admin.view.partitions(str(name)), *[await admin.topics.exists(text) for text in _names(admin, name)]]):
         raise NotFound(f"{name} does not exist in region {admin.region}")
-    return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
+    made = await deletion_of(admin).topic(name, by=role_of(request), grace_s=(given or Deletion()).grace_s)
+    admin.changed(request, None, made)
+    return made
 
 
 async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespace, given: Deletion | None) -> Tombstone:
     """The same of a namespace: every topic in it, its policies, and its name go when the
     grace period has ended.
     """
-    return await _bury(admin, request, namespace, given, 0)
-
-
-async def _bury(admin: Admin, request: web.Request, name: str, given: Deletion | None, partitions: int) -> Tombstone:
-    namespace = TopicName.parse(name).namespace if "://" in name else name
-    store, now = leases_of(admin).store, admin.clock.wall_ms()
-    before = await store.get(tombstone(name))
-    again = before is not None and bool(Tombstone.decode(before[0]).asks)
-    made = Tombstone(
-        topic=name,
-        regions=where_copies_may_be(admin, namespace),
-        since_ms=now,
-        until_ms=now + int((given or Deletion()).grace_s * 1000),
-        by=role_of(request),
-        partitions=partitions,
-        sure=again,
-    )
-    try:
-        version = before[1] if before is not None and again else ABSENT
-        await store.put(tombstone(name), made.encode(), expected=version)
-    except VersionConflict:
-        raise AlreadyExists(f"{name} was deleted before: `heliograph dr deletions` shows when its data goes") from None
+    made = await deletion_of(admin).namespace(namespace, by=role_of(request), grace_s=(given or Deletion()).grace_s)
     admin.changed(request, None, made)
-    await admin.topics.unload_deleted(name)
     return made
 
 
@@ -169,10 +147,10 @@ _DELETIONS = f"{DR}/deletions"
 _DELETION = f"{DR}/deletion"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _DELETION, CallAccess.TENANT, preview_namespace),
-    Route("PUT", _DELETION, CallAccess.SUPER, bury_namespace),
-    Route("DELETE", _DELETION, CallAccess.SUPER, bring_back_namespace),
+    Route("PUT", _DELETION, CallAccess.TENANT, bury_namespace),
+    Route("DELETE", _DELETION, CallAccess.TENANT, bring_back_namespace),
     Route("GET", _DELETIONS, CallAccess.TENANT, listed),
     Route("GET", f"{_DELETIONS}/{{topic}}", CallAccess.TENANT, preview),
-    Route("PUT", f"{_DELETIONS}/{{topic}}", CallAccess.SUPER, bury),
-    Route("DELETE", f"{_DELETIONS}/{{topic}}", CallAccess.SUPER, bring_back),
+    Route("PUT", f"{_DELETIONS}/{{topic}}", CallAccess.TENANT, bury),
+    Route("DELETE", f"{_DELETIONS}/{{topic}}", CallAccess.TENANT, bring_back),
 )

@@ -137,7 +137,7 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
         if record is admin.ownership.record:
             await admin.topics.delete_topic(topic, force=True)
         else:
-            await admin.call(record, "DELETE", f"{topic_path(topic)}?force=true")
+            await admin.call(record, "DELETE", f"{topic_path(topic)}?force=true&onlyHere=true")
 
 
 async def delete_bundle(admin: Admin, request: web.Request, *, force: bool = False) -> None:
@@ -226,7 +226,7 @@ async def set_replication(
     check_active_stays(admin, namespace, regions)
     if dry_run:
         return await leaving(admin, namespace, regions)
-    await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
+    await _change(admin, request, lambda p: replace(p.in_regions(regions), clusters=clusters))
 
 
 async def get_allowed(admin: Admin, namespace: Namespace) -> list[str]:

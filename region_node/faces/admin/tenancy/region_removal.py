@@ -2,8 +2,8 @@
 
 Is: a preview of a change of a namespace's regions, and the ties to its leadership. Isn't: the change.
 Invariants: nothing is deleted when a region leaves: its copy is not served any more, and served again, with its
-subscriptions, when the region comes back to the list; the active region of an active-passive namespace does not leave
-by an edit of the list.
+subscriptions, when the region comes back to the list, unless it was deleted meanwhile, which the namespace remembers
+its regions for; the active region of an active-passive namespace does not leave by an edit of the list.
 """
 
 from __future__ import annotations

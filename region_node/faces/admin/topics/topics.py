@@ -26,16 +26,22 @@ from region_node.faces.admin.calls.call_parameters import Namespace, TopicOfName
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
     at_owners,
+    check_name_free,
+    check_not_deleted,
+    deletion_of,
     everywhere,
     existing_topic,
+    goes_everywhere,
     of_other_brokers,
     partitions,
     partitions_of,
+    role_of,
 )
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.policies.auto_creation import TooManyTopics
+from region_node.topics.serving.deletion_everywhere import check_unused
 from region_node.topics.serving.named_topics import in_bundle, joined
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
@@ -64,10 +70,11 @@ async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str
 
 async def list_partitioned(admin: Admin, namespace: Namespace, domain: str) -> list[str]:
     admin.policies(namespace)
-    return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
+    return sorted(topic for topic in admin.topics.partitioned(namespace) if topic.startswith(f"{domain}://"))
 
 
 async def create(admin: Admin, request: web.Request, name: TopicName, given: dict[str, str] | None) -> None:
+    check_name_free(admin, name)
     if admin.view.partitions(str(name)):
         raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
     topic = await admin.here(name)
@@ -82,11 +89,41 @@ async def create(admin: Admin, request: web.Request, name: TopicName, given: dic
         await _set_properties(admin, request, name, given)
 
 
-async def delete(admin: Admin, name: TopicName, *, force: bool = False) -> None:
+async def delete(
+    admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
+) -> None:
+    """In every region, where others may have it (`region_node.topics.serving.deletion_everywhere`). onlyHere: at once,
+    and in this region alone, wherever it is too.
+    """
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
-    await admin.topics.delete_topic(await admin.here(name), force=force)
-    await permissions.gone(admin, name)
+    text = await admin.here(name)
+    if onlyHere or not goes_everywhere(admin, name):
+        await admin.topics.delete_topic(text, force=force)
+        await permissions.gone(admin, name)
+        return
+    if name.partition >= 0:
+        raise NotAllowed(
+            f"{name} is a partition, and other regions have it: delete {name.partitioned} with all of them, or, with "
+            "onlyHere=true, what this region has of it"
+        )
+    check_not_deleted(admin, name)
+    if not await admin.topics.exists(text):
+        raise NotFound(f"Topic {name} not found")
+    if not force:
+        _check_unused(name, await admin.topics.stats(text))
+    await _delete_everywhere(admin, request, name)
+
+
+def _check_unused(name: TopicName, stats: dict[str, Any]) -> None:
+    """Raises ProducerBusy or ConsumerBusy where clients of this region use it. stats: Pulsar's TopicStats."""
+    consumers = sum(len(found["consumers"]) for found in stats["subscriptions"].values())
+    check_unused(str(name), len(stats["publishers"]), consumers)
+
+
+async def _delete_everywhere(admin: Admin, request: web.Request, name: TopicName) -> None:
+    made = await deletion_of(admin).topic(name, by=role_of(request))
+    admin.changed(request, None, made)
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -95,6 +132,7 @@ async def delete(admin: Admin, name: TopicName, *, force: bool = False) -> None:
 async def get_partitions(
     admin: Admin, name: TopicOfNamespace, *, checkAllowAutoCreation: bool = False
 ) -> dict[str, Any]:
+    check_not_deleted(admin, name)
     count = admin.view.partitions(str(name))
     if not count and not checkAllowAutoCreation and not await admin.topics.exists(str(name)):
         raise NotFound(f"Topic {name} not found")
@@ -113,6 +151,7 @@ async def create_partitioned(
     count = _count(given)
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
+    check_name_free(admin, name)
     if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
     async with admin.topics.creation.making(name, count):
@@ -133,10 +172,8 @@ async def create_partitioned(
 
 
 async def _is_there(admin: Admin, name: TopicName) -> bool:
-    """Whether a persistent topic is stored that was not deleted; the others of its namespace, a million maybe, are not
-    looked at.
-    """
-    return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
+    """Whether a persistent topic is stored; the others of its namespace, a million maybe, are not looked at."""
+    return name.persistent and await admin.topics.exists(str(name))
 
 
 async def grow(admin: Admin, request: web.Request, name: TopicName, given: int | Partitions) -> None:
@@ -157,12 +194,23 @@ async def grow(admin: Admin, request: web.Request, name: TopicName, given: int |
         await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
-async def delete_partitioned(admin: Admin, name: TopicName, *, force: bool = False) -> None:
+async def delete_partitioned(
+    admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
+) -> None:
+    """As `delete`, with all partitions; the number of partitions is every region's, also with onlyHere."""
+    parts = partitions_of(admin, name)
+    if not onlyHere and goes_everywhere(admin, name):
+        if not force:
+            used = await at_owners(admin, parts, "GET", "/stats", lambda part: admin.topics.stats(str(part)))
+            for part, stats in used.items():
+                _check_unused(part, stats)
+        await _delete_everywhere(admin, request, name)
+        return
     await at_owners(
         admin,
-        partitions_of(admin, name),
+        parts,
         "DELETE",
-        "?force=true" if force else "",
+        f"?force={str(force).lower()}&onlyHere=true",
         lambda part: admin.topics.delete_topic(str(part), force=force),
     )
     await deleted_topic_grants.forget(admin.config, admin.view, name)

@@ -2,7 +2,7 @@
 
 Is: one handler a request, and one row a thing that is asked for. Isn't: what a topic is.
 Invariants: each row succeeds or fails by itself; a topic that is deleted takes its groups' offsets and its settings
-along.
+along, once its data goes; one that other regions have is deleted in all of them, or not.
 Source: docs/protocols/kafka.md, "Administration".
 """
 
@@ -78,7 +78,8 @@ async def _create(session: KafkaSession, request: Request, topic: Fields) -> tup
     try:
         await broker.cluster.create(name, count)
     except AlreadyExists as error:
-        raise AlreadyExists(f"Topic '{topic['name']}' already exists.") from error
+        why = broker.topics.name_taken(name) or f"Topic '{topic['name']}' already exists."
+        raise AlreadyExists(why) from error
     await broker.configs.put(str(name), values)
     return count, values
 
@@ -112,8 +113,13 @@ async def _delete(session: KafkaSession, request: Request, name: TopicName) -> N
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     broker.quotas.changes(session, request.client, count, strict=request.version >= 5)
-    await broker.delete_topic(name)
-    await broker.coordinator.forget_topic(name)
+    everywhere = broker.topics.everywhere
+    if everywhere is not None and everywhere.holds(name):  # what groups have committed goes with the data
+        by = session.login.principal
+        await everywhere.topic(name, by="" if by is None else by.role)
+    else:
+        await broker.delete_topic(name)
+        await broker.coordinator.forget_topic(name)
     log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
 
 

@@ -84,9 +84,13 @@ class Cluster:
         return [*plain, whole, *(f"persistent://{text}" for text in (*plain, whole))]
 
     async def partitions(self, name: TopicName) -> int:
-        """How many partitions Kafka's clients see; 0: the topic is not there. Raises NotFound (no such namespace)."""
+        """How many partitions Kafka's clients see; 0: the topic is not there, or was deleted. Raises NotFound (no such
+        namespace).
+        """
         if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
+        if self.topics.tombstone_of(name):
+            return 0
         count = self._view.partitions(str(name))
         return count or int(await self.topics.exists(str(name)))
 
@@ -105,7 +109,7 @@ class Cluster:
     async def ensure(self, name: TopicName) -> int:
         """The same as `partitions`, and makes the topic where its namespace lets clients do that."""
         count = await self.partitions(name)
-        if count or not self.topics.creation.may_create(str(name)):
+        if count or self.topics.tombstone_of(name) or not self.topics.creation.may_create(str(name)):
             return count
         await self.create(name, self.settings.num_partitions)
         return self.settings.num_partitions
@@ -138,7 +142,7 @@ class Cluster:
             if owner is self._ownership.record:
                 await self.topics.delete_topic(str(part), force=True)
             else:
-                await self._calls.call(owner, "DELETE", f"{topic_path(str(part))}?force=true")
+                await self._calls.call(owner, "DELETE", f"{topic_path(str(part))}?force=true&onlyHere=true")
         except NotFound:
             return
 
@@ -157,7 +161,7 @@ class Cluster:
         for namespace in namespaces if namespaces is not None else [self.settings.namespace]:
             if self._view.namespace(namespace) is None:
                 continue
-            out += [TopicName.parse(text) for text in self._view.partitioned(namespace)]
+            out += [TopicName.parse(text) for text in self.topics.partitioned(namespace)]
             names = (TopicName.parse(text) for text in await self.topics.topics(namespace))
             out += [name for name in names if name.partition < 0 and not self._view.partitions(str(name))]
         return [name for name in dict.fromkeys(out) if name.persistent and _NAME.match(name.local)]

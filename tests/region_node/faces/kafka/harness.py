@@ -43,7 +43,7 @@ from region_node.security.settings import SecuritySettings
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
 from region_node.topics.serving.topic_ids import TopicIds
-from region_node.topics.serving.topic_service import OwnBundles, TopicService
+from region_node.topics.serving.topic_service import Deletions, OwnBundles, TopicService
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import FakeTransport, settle
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, NotedLinks
@@ -156,29 +156,40 @@ class Face:
     """`listener`: of the broker; its ticks are the loop's."""
 
     def __init__(
-        self, security: SecuritySettings | None = None, leadership: Any = None, leading: Any = None, **settings: Any
+        self,
+        security: SecuritySettings | None = None,
+        leadership: Any = None,
+        leading: Any = None,
+        *,
+        region: str = "us",
+        config: Any = None,
+        deletions: Callable[[Face], Deletions] = lambda _: Deletions(),
+        **settings: Any,
     ) -> None:
         """security: by it roles may do things or not; None: everybody may do everything. leadership: of groups; None:
-        they work in every region. leading: of namespaces; None: every region leads.
+        they work in every region. leading: of namespaces; None: every region leads. config: the configuration, where
+        others have it too. deletions: made of the face once its configuration and policies are there.
         """
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
-        self.meta, self.config = EmbeddedStore(), EmbeddedStore()
+        self.meta, self.config = EmbeddedStore(), EmbeddedStore() if config is None else config
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
         self.ids = TopicIds(self.meta, rng, self.view.incarnation)
         self.leading = LeadingRegions(
             "us", 0, self.view.region, leading and leading.ports(self.config, self.meta, self.clock)
         )
         own = KafkaSettings(**{"port": 0, "rebalance_delay_ms": 0, **settings})
+        self.policies = PolicyBook(self.meta, self.view, {})
         self.topics = TopicService(
-            region=FakeRegion(RegionInfo(name="us", number=1)),
+            region=FakeRegion(RegionInfo(name=region, number=1)),
             factory=self.factory,
             links=NotedLinks(),
             meta=self.meta,
             schemas=SchemaRegistry(self.meta, lambda: 1, self.clock),
-            here=TopicsHere(Loaded(), PolicyBook(self.meta, self.view, {}), self.view),
+            here=TopicsHere(Loaded(), self.policies, self.view),
             bundles=OwnBundles(owns=lambda topic: True),
             clock=self.clock,
             rng=rng,
+            deletions=deletions(self),
         )
         self.audit, rights = AuditLog(self.clock), security or SecuritySettings()
         self.broker = KafkaBroker(

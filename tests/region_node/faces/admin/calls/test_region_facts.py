@@ -29,8 +29,8 @@ def test_a_region_that_says_something_else_counts_as_one_that_does_not_answer(mo
         return found
 
     monkeypatch.setattr(region_facts, "elsewhere", elsewhere)
-    monkeypatch.setattr(region_facts, "where_copies_may_be", lambda admin, namespace: ("us", *ANSWERS))
-    asked: Any = region_facts.topics_elsewhere(SimpleNamespace(region="us"), None, "t/n")  # type: ignore[arg-type]
+    monkeypatch.setattr(region_facts, "where_copies_may_be", lambda view, namespace: ("us", *ANSWERS))
+    asked: Any = region_facts.topics_elsewhere(SimpleNamespace(region="us", view=None), None, "t/n")  # type: ignore[arg-type]
     found = asyncio.run(asked)
     known = {region: count for region, count in found.items() if isinstance(count, int)}
     assert known == {"eu": 3, "older": 2} and set(found) == set(ANSWERS)

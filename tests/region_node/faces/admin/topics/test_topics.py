@@ -76,7 +76,7 @@ def test_what_the_partitions_of_a_topic_share_goes_with_them(monkeypatch: pytest
         part = NAME.with_partition(1)
         await broker.topics.get(str(part), create=True)
         await broker.topics.new_schema(part, avro(INT))
-        await topics.delete_partitioned(admin, NAME)
+        await topics.delete_partitioned(admin, REQUEST, NAME)
         assert not await broker.topics.exists(str(part)) and not await broker.topics.schemas.versions(NAME)
 
     with_broker(test)

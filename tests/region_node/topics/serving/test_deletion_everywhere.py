@@ -1,0 +1,263 @@
+"""What several regions have is deleted in all of them by whichever tool, can be brought back, and does not come back by
+itself: docs/operating/deletion.md, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from heliograph.model.admin_paths import namespace_path, topic_path
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.error_codes import Code
+from tests.region_node.topics.serving.deleting_regions import (
+    DAY_S,
+    NAMESPACE,
+    TOPIC,
+    Region,
+    deletion,
+    elapse,
+    until,
+    with_regions,
+    without_grace,
+)
+
+Delete = Callable[[Region], Awaitable[None]]
+
+
+async def by_rest(region: Region) -> None:
+    assert await region.delete() == (204, None)
+
+
+async def of_partitions_by_rest(region: Region) -> None:
+    assert await region.delete(partitioned=True) == (204, None)
+
+
+async def by_kafka(region: Region) -> None:
+    assert await region.delete_by_kafka() == (0, "")
+
+
+async def filled(us: Region, eu: Region, partitions: int) -> list[str]:
+    """Returns the full names of what both have then."""
+    assert (await us.create(partitions=partitions))[0] == 204
+    name = TopicName.parse(TOPIC)
+    parts = [str(name.with_partition(index)) for index in range(partitions)] or [TOPIC]
+    for part in parts:
+        for region in (us, eu):
+            await region.published(part)
+    return parts
+
+
+WAYS = [
+    pytest.param(by_rest, 0, id="rest"),
+    pytest.param(of_partitions_by_rest, 2, id="rest-partitioned"),
+    pytest.param(by_kafka, 2, id="kafka"),
+    pytest.param(by_kafka, 0, id="kafka-plain"),
+]
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_the_stock_deletion_is_of_every_region_and_can_be_undone(delete: Delete, partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        await delete(us)
+        for region in (us, eu):
+            await until(partial(gone, region), "nobody sees it")
+            assert await region.stored() == parts, "its data stays until the grace period has ended"
+            assert not any(part in region.topics.loaded for part in parts)
+        assert await eu.undelete() == 204
+        for region in (us, eu):
+            await until(partial(back, region, parts), "it is back with all of it")
+
+    with_regions(test)
+
+
+async def gone(region: Region) -> bool:
+    partitioned = (await region.rest("GET", f"/admin/v2/persistent/{NAMESPACE}/partitioned"))[1]
+    return not await region.listed() and not partitioned and not await region.listed_by_kafka()
+
+
+async def back(region: Region, parts: list[str]) -> bool:
+    return await region.listed() == parts and await region.listed_by_kafka() == ["orders"]
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_its_data_goes_everywhere_when_the_grace_period_has_ended_and_then_its_name_is_free(
+    delete: Delete, partitions: int
+) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, partitions)
+        await delete(us)
+        await elapse((us, eu), DAY_S + 1)
+        for region in (us, eu):
+            await until(partial(purged, region), "its copy goes")
+        await until(lambda: made(eu, partitions), "the name is free")
+
+    with_regions(test)
+
+
+async def purged(region: Region) -> bool:
+    return not await region.stored()
+
+
+async def made(region: Region, partitions: int) -> bool:
+    status, answer = await region.create(partitions=partitions)
+    assert status == 204 or (status == 409 and "its data goes" in answer["reason"]), (status, answer)
+    return status == 204
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_a_region_that_was_away_purges_when_it_is_back_and_keeps_the_name_taken_until_then(
+    delete: Delete, partitions: int
+) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        await without_grace(us)
+        await delete(us)
+        await until(lambda: purged(us), "us purges its copy")
+        assert await eu.stored() == parts, "eu has not heard"
+        status, answer = await us.create(partitions=partitions)
+        assert status == 409 and "eu still has it" in answer["reason"], answer
+        code, why = await us.create_by_kafka()
+        assert code == Code.TOPIC_ALREADY_EXISTS and "eu still has it" in why
+        await eu.hear()
+        await until(lambda: purged(eu), "eu purges its own")
+        await until(lambda: made(us, partitions), "the name is free")
+
+    with_regions(test, heard=False)
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_who_makes_the_same_name_again_hears_what_to_do(delete: Delete, partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, partitions)
+        await delete(us)
+        for count in (0, 3):
+            status, answer = await us.create(partitions=count)
+            assert status == 409, answer
+            assert f"`heliograph dr undelete {TOPIC}`" in answer["reason"]
+            assert f"`heliograph dr delete {TOPIC} --grace 0`" in answer["reason"]
+        code, why = await us.create_by_kafka()
+        assert code == Code.TOPIC_ALREADY_EXISTS and "undelete" in why and "--grace 0" in why
+        assert (await us.rest("PUT", deletion(TOPIC), {"grace_s": 0}))[0] == 200, "what the sentence says"
+        await until(lambda: made(us, partitions), "the name is free")
+
+    with_regions(test)
+
+
+def test_what_is_deleted_is_not_there_for_a_second_deletion() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 2)
+        await of_partitions_by_rest(us)
+        assert (await us.delete(partitioned=True))[0] == 404
+        assert (await us.delete_by_kafka())[0] == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await us.rest("GET", f"{topic_path(TOPIC)}/partitions"))[0] == 404
+        assert (await us.rest("PUT", deletion(TOPIC), {"grace_s": DAY_S * 9}))[0] == 409, "it ends no later by that"
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_without_force_it_is_refused_while_clients_of_the_region_that_is_asked_use_it(partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        await eu.connect(parts[-1])
+        await us.connect(parts[-1])
+        status, answer = await us.delete(partitioned=bool(partitions))
+        assert status == 412 and "connected producer" in answer["reason"], answer
+        assert await eu.listed() == parts
+        assert (await us.delete(partitioned=bool(partitions), query="?force=true"))[0] == 204
+        await until(lambda: gone(eu), "also those of eu are closed")
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_where_the_configuration_has_no_majority_nothing_is_deleted(delete: Delete, partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        us.store.unavailable = "no majority of the configuration answers"
+        if delete is by_kafka:
+            code, why = await us.delete_by_kafka()
+            assert code == Code.REQUEST_TIMED_OUT and "majority" in why
+        else:
+            status, answer = await us.delete(partitioned=bool(partitions))
+            assert status == 503 and "majority" in answer["reason"]
+        us.store.unavailable = None
+        for region in (us, eu):
+            assert await region.listed() == parts
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize(("delete", "partitions"), WAYS)
+def test_what_one_region_alone_has_goes_at_once(delete: Delete, partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        assert (await us.create(partitions=partitions))[0] == 204
+        await delete(us)
+        assert not await us.stored() and not us.tombstones.known
+        assert (await us.create(partitions=partitions))[0] == 204
+
+    with_regions(test, namespace=["us"])
+
+
+def test_a_region_that_was_taken_out_has_its_copy_deleted_as_well() -> None:
+    """Put back into the list, it would bring the topic back."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        assert (await us.rest("POST", f"{namespace_path(NAMESPACE)}/replication", ["us"]))[0] == 204
+        await without_grace(us)
+        await by_rest(us)
+        await until(lambda: purged(eu), "the copy that nobody serves")
+        assert (await us.rest("POST", f"{namespace_path(NAMESPACE)}/replication", ["us", "eu"]))[0] == 204
+        assert not await eu.listed()
+
+    with_regions(test)
+
+
+def test_a_topic_that_a_policy_keeps_in_one_region_is_deleted_in_all_of_its_namespace() -> None:
+    """What the others had got before the policy, they have still."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        assert (await us.rest("POST", f"{topic_path(TOPIC)}/replication", ["us"]))[0] == 204
+        await without_grace(us)
+        await by_rest(us)
+        await until(lambda: purged(eu), "what eu had of it")
+
+    with_regions(test)
+
+
+def test_a_topic_that_a_policy_has_in_more_regions_than_its_namespace_is_deleted_in_all_of_them() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        assert (await us.rest("POST", f"{topic_path(TOPIC)}/replication", ["us", "eu"]))[0] == 204
+        await without_grace(us)
+        await by_rest(us)
+        await until(lambda: purged(eu), "its copy in eu")
+
+    with_regions(test, namespace=["us"])
+
+
+def test_one_partition_alone_is_refused_and_what_to_do_is_said() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, 2)
+        status, answer = await us.delete(parts[0])
+        assert status == 412 and TOPIC in answer["reason"] and "onlyHere=true" in answer["reason"]
+        assert await us.listed() == parts
+
+    with_regions(test)
+
+
+def test_who_says_that_only_this_region_is_meant_deletes_here_alone() -> None:
+    """Operators do, who settle which of two topics of a name is the one."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        assert (await us.delete(query="?onlyHere=true"))[0] == 204
+        assert not await us.stored() and await eu.listed() == [TOPIC] and not us.tombstones.known
+
+    with_regions(test)
