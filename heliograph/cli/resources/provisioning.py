@@ -226,7 +226,7 @@ def namespaces_create(
 
 @Call("DELETE", NAMESPACE, ("force",), said="namespace {namespace} is removed")
 def namespaces_delete(namespace: Namespace, force: Force = False) -> None:
-    """Remove a namespace; with --force, its topics in this region too."""
+    """Remove a namespace; with --force, its topics too, in every region that has it."""
 
 
 @Call("GET", f"{NAMESPACE}/topics")

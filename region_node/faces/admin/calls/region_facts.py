@@ -51,20 +51,25 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
 
 
 async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
-    """How many topics of the namespace are stored in this region, which is all of its facts that is told: also where
-    this broker has not heard of the namespace yet.
+    """How many topics of the namespace are stored in this region, and how many of them were not deleted, which is all
+    of its facts that is told: also where this broker has not heard of the namespace yet.
     """
-    return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.stored(namespace))}
+    stored, undeleted = await admin.topics.stored(namespace), await admin.topics.undeleted(namespace)
+    counts = {"stored": len(stored), "undeleted": len(undeleted)}
+    return {"region": admin.region, "topics": {}, "missing": [], **counts}
 
 
 async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
-    """How many topics of the namespace each other region has that may have a copy, or why that is not known."""
+    """How many topics of the namespace each other region has that may have a copy, without those that were deleted, or
+    why that is not known.
+    """
 
     async def ask(region: str) -> int | HeliographError:
         try:
             found = await elsewhere(admin, request, region, "GET", f"{dr_path(namespace)}/facts?stored=true")
-            # an earlier version tells all that it knows of each topic
-            return int(found.get("stored", len(found["topics"]) + len(found["missing"])))
+            # an earlier version tells all that it knows of each topic, or counts what was deleted as well
+            stored = found.get("stored", len(found["topics"]) + len(found["missing"]))
+            return int(found.get("undeleted", stored))
         except HeliographError as error:
             return error
         except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -16,11 +16,14 @@ from aiohttp import web
 from heliograph.model.admin_paths import NAMESPACE, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
+from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import (
+    AlreadyExists,
     HeliographError,
     MalformedRequest,
     MetadataUnavailable,
     NotAllowed,
+    NotFound,
     NotOwner,
     Unauthorized,
 )
@@ -28,14 +31,17 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, ExistingTenant, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace
+from region_node.faces.admin.calls.existing import deletion_of, existing_namespace, role_of
 from region_node.faces.admin.calls.region_facts import topics_elsewhere
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
+    buried_in,
     check_active_stays,
     check_nothing_buried,
     forget_leadership,
+    is_everywhere,
     leaving,
+    namespace_deleted,
 )
 from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
 from region_node.topics.serving.named_topics import in_bundle, joined
@@ -50,7 +56,7 @@ async def get(admin: Admin, namespace: Namespace) -> Any:
     fields: dict[str, Any] = {
         "replication_clusters": [*policies.regions, *policies.clusters],
         "bundles": await bundles(admin, namespace),
-        "deleted": False,
+        "deleted": namespace_deleted(admin, namespace) is not None,
         "migrated": admin.region in admin.view.migrated_in(namespace),
     }
     if policies.allowed_regions:
@@ -70,6 +76,8 @@ async def create(
     given: dict[str, Any] | list[str] | None,
 ) -> None:
     policies = _policies(admin, request, given)
+    if deleted := namespace_deleted(admin, namespace):
+        raise AlreadyExists(deleted.taken)
     check_namespaces(admin, tenant)
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
@@ -77,27 +85,38 @@ async def create(
 
 
 async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespace, *, force: bool = False) -> None:
+    """With all that is in it, in every region that has it; at once where that is nothing, or no other region has."""
+    if deleted := namespace_deleted(admin, namespace):
+        raise NotFound(deleted.reason)
+    if not force:
+        await check_empty(admin, namespace)
+        await check_empty_elsewhere(admin, request, namespace)
+        await check_empty(admin, namespace)  # the others may have taken seconds
+    if is_everywhere(admin, namespace) and (force or buried_in(admin, namespace)):
+        admin.changed(request, None, await _bury(admin, request, namespace))
+        return
     check_nothing_buried(admin, namespace)
-    if force:
-        topics = await admin.topics.topics(namespace)
-    else:
-        topics = []
-        await _check_empty(admin, namespace)
-        await _check_empty_elsewhere(admin, request, namespace)
-        await _check_empty(admin, namespace)  # the others may have taken seconds
     before = await get(admin, namespace)
-    await delete_whole(admin, namespace, topics)
+    await delete_whole(admin, namespace, await admin.topics.topics(namespace) if force else [])
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
 
 
-async def _check_empty(admin: Admin, namespace: str) -> None:
+async def _bury(admin: Admin, request: web.Request, namespace: str) -> Tombstone:
+    """What was deleted in it before can be brought back as long as it could."""
+    deletion, now = deletion_of(admin), admin.clock.wall_ms()
+    left_s = [(found.until_ms - now) / 1000 for found in buried_in(admin, namespace)]
+    grace_s = max([deletion.grace_s(namespace), *left_s])
+    return await deletion.namespace(namespace, by=role_of(request), grace_s=grace_s)
+
+
+async def check_empty(admin: Admin, namespace: str) -> None:
     """Raises web.HTTPConflict where this region has topics of it."""
     if topics := await admin.topics.topics(namespace):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
 
 
-async def _check_empty_elsewhere(admin: Admin, request: web.Request, namespace: str) -> None:
+async def check_empty_elsewhere(admin: Admin, request: web.Request, namespace: str) -> None:
     """The topics of another region would stay there, and nobody could reach them. Raises web.HTTPConflict,
     MetadataUnavailable or NotAllowed (a region that cannot be asked).
     """
@@ -112,10 +131,12 @@ async def _check_empty_elsewhere(admin: Admin, request: web.Request, namespace: 
                 if isinstance(error, NotAllowed)
                 else (MetadataUnavailable, ": try again when it answers")
             )
-            raise kind(
-                f"{error}; whether {namespace} has topics there is not known{then}; force deletes the namespace "
-                f"without asking {region}, and its topics stay there, out of reach"
-            ) from error
+            forced = (
+                f"force deletes the namespace with all that is in it, in {region} too, once that is back"
+                if is_everywhere(admin, namespace)
+                else f"force deletes the namespace without asking {region}, and its topics stay there, out of reach"
+            )
+            raise kind(f"{error}; whether {namespace} has topics there is not known{then}; {forced}") from error
 
 
 async def delete_whole(admin: Admin, namespace: str, topics: list[str]) -> None:
@@ -145,6 +166,11 @@ async def delete_bundle(admin: Admin, request: web.Request, *, force: bool = Fal
     namespace, wanted = admin.bundle(request)
     table = admin.table(namespace)
     topics = await in_bundle(table, wanted, await admin.topics.topics(namespace))
+    if topics and is_everywhere(admin, namespace):
+        raise NotAllowed(
+            f"other regions may have the {len(topics)} topics of {table.name(wanted)}, and divide {namespace} by "
+            "bundles of their own: delete the topics, or the namespace"
+        )
     if topics and not force:
         raise web.HTTPConflict(
             reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics"

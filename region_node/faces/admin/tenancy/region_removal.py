@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import namespace_facts
@@ -78,15 +79,32 @@ async def forget_leadership(admin: Admin, namespace: str) -> None:
     await store.delete(schedule(namespace))
 
 
+def is_everywhere(admin: Admin, namespace: str) -> bool:
+    """Whether the namespace is deleted in every region, as others may have topics of it."""
+    return admin.topics.everywhere is not None and admin.topics.everywhere.holds_namespace(namespace)
+
+
+def namespace_deleted(admin: Admin, namespace: str) -> Tombstone | None:
+    """What deleted the namespace itself, where its data is still there; one that asks has deleted nothing."""
+    found = admin.tombstones.known.get(namespace) if admin.tombstones is not None else None
+    return found[0] if found is not None and not found[0].asks else None
+
+
+def buried_in(admin: Admin, namespace: str) -> list[Tombstone]:
+    """What was deleted in the namespace, or with it, and is not gone yet, or asks."""
+    if admin.tombstones is None:
+        return []
+    within = f"persistent://{namespace}/"
+    known = (found for found, _ in admin.tombstones.known.values())
+    return [found for found in known if found.topic == namespace or found.topic.startswith(within)]
+
+
 def check_nothing_buried(admin: Admin, namespace: str) -> None:
     """What was deleted in two steps can be brought back while its namespace is there, and only then. Raises
     NotAllowed.
     """
-    if admin.tombstones is None:
-        return
-    for found, _ in admin.tombstones.known.values():
-        if found.topic == namespace or found.topic.startswith(f"persistent://{namespace}/"):
-            raise NotAllowed(
-                f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr "
-                f"undelete {found.topic}`"
-            )
+    for found in buried_in(admin, namespace):
+        raise NotAllowed(
+            f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr "
+            f"undelete {found.topic}`"
+        )

@@ -12,8 +12,8 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingTenant, Tenant
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.tenancy.namespaces import delete_whole
-from region_node.faces.admin.tenancy.region_removal import check_nothing_buried
+from region_node.faces.admin.tenancy.namespaces import check_empty, check_empty_elsewhere, delete_whole
+from region_node.faces.admin.tenancy.region_removal import check_nothing_buried, is_everywhere, namespace_deleted
 
 
 async def list_all(admin: Admin) -> list[str]:
@@ -48,10 +48,19 @@ async def update(admin: Admin, request: web.Request, tenant: ExistingTenant, giv
 
 
 async def delete(admin: Admin, request: web.Request, tenant: ExistingTenant, *, force: bool = False) -> None:
+    """force: with its namespaces, where each is of this region alone, or empty: others are deleted by themselves, in
+    every region.
+    """
     namespaces = admin.view.namespaces(tenant)
+    for namespace in namespaces:
+        if deleted := namespace_deleted(admin, namespace):
+            raise web.HTTPConflict(reason=f"{deleted.taken}. Until then its tenant stays")
     if namespaces and not force:
         raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
     for namespace in namespaces:
+        if is_everywhere(admin, namespace):
+            await check_empty(admin, namespace)
+            await check_empty_elsewhere(admin, request, namespace)
         check_nothing_buried(admin, namespace)
     for namespace in namespaces:
         await delete_whole(admin, namespace, await admin.topics.topics(namespace))

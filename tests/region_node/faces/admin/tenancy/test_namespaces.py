@@ -74,6 +74,8 @@ class World:
             topics=SimpleNamespace(
                 topics=topics,
                 stored=topics,
+                undeleted=topics,
+                everywhere=None,
                 policies=SimpleNamespace(forget=_nothing),
                 schemas=SimpleNamespace(delete_namespace=delete_schemas),
             ),

@@ -67,6 +67,7 @@ class World:
             tombstones=SimpleNamespace(known=self.tombstones),
             topics=SimpleNamespace(
                 topics=topics,
+                everywhere=None,
                 policies=SimpleNamespace(forget=_nothing),
                 schemas=SimpleNamespace(delete_namespace=_nothing),
             ),
