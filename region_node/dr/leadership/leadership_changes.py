@@ -106,7 +106,7 @@ def unheard_text(left: Mapping[str, tuple[list[str], int]]) -> str:
 
 
 def _epoch(value: bytes) -> int:
-    """Of a leadership that ended, or below which none begins. Raises CorruptData: then none may begin."""
+    """The epoch of one that ended, or below which none begins. Raises CorruptData: then none may begin."""
     try:
         return int(value)
     except ValueError as error:

@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ class _PutBack(World):
         assert not lease or granted == lease
 
 
-def _platters(node: Node) -> list[tuple[str, object]]:
+def _platters(node: Node) -> list[tuple[str, Any]]:
     return [(path, platter) for path, platter in node.machine.platters().items() if path.startswith("data/meta")]
 
 
