@@ -434,8 +434,7 @@ class BrokerRole(BrokerParts):
             ),
             form=lambda: WITH_HEADER if self.level.present >= AUTHENTICATED_SEALS else BYTES_ALONE,
         )
-        clock, rng = self.runtime.clock, self.runtime.rng
-        self.sealing = Sealing(self.config, self.settings.region, masters, clock, rng, rules)
+        self.sealing = Sealing(self.config, self.settings.region, masters, self.expiry, self.runtime.rng, rules)
         self.stops.append(self.sealing.close)
         await self.sealing.start()
 

@@ -48,7 +48,7 @@ async def uses(
         await pace.rows(len(found))
         for at, (key, following) in enumerate(pairwise(found)):
             # with the first one also what was lost of older ledgers is sealed
-            times = (key.created_ms if at else 0), following.created_ms
+            times = (key.earliest_ms if at else 0), following.created_ms
             holds = compacted is not None and compacted_holds(compacted, key.number, *times, now_ms)
             for info, span in () if holds else ledgers:
                 await pace.row()

@@ -32,12 +32,20 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """As it is stored. master: name of the master key that wrapped it; wrapped: nonce and ciphertext."""
+    """As it is stored. master: name of the master key that wrapped it; wrapped: nonce and ciphertext. created_ms: the
+    latest that it can have been made, and that the one before it sealed; since_ms: the earliest; None: of an earlier
+    version, which knew one time.
+    """
 
     number: int
     master: str
     wrapped: bytes
     created_ms: int
+    since_ms: int | None = None
+
+    @property
+    def earliest_ms(self) -> int:
+        return self.created_ms if self.since_ms is None else self.since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class TenantKeys:
                 "master": key.master,
                 "wrapped": base64.b64encode(key.wrapped).decode(),
                 "created_ms": key.created_ms,
+                **({} if key.since_ms is None else {"since_ms": key.since_ms}),
             }
             for key in self.keys
         ]
@@ -71,7 +80,13 @@ class TenantKeys:
                 raise CorruptData(f"data keys: of format {fields['format']}; this version reads format {FORMAT}")
             return cls(
                 tuple(
-                    DataKey(int(row["number"], 16), row["master"], base64.b64decode(row["wrapped"]), row["created_ms"])
+                    DataKey(
+                        int(row["number"], 16),
+                        row["master"],
+                        base64.b64decode(row["wrapped"]),
+                        row["created_ms"],
+                        row.get("since_ms"),
+                    )
                     for row in fields["keys"]
                 ),
                 tuple(int(number, 16) for number in fields["removed"]) if "removed" in fields else None,
@@ -123,11 +138,11 @@ class MasterKeys:
             raise ConfigError(f"{source} holds no master key; `heliograph keys master FILE` makes one")
         return cls(keys)
 
-    def wrap(self, region: str, tenant: str, secret: bytes, created_ms: int) -> DataKey:
+    def wrap(self, region: str, tenant: str, secret: bytes, created_ms: int, since_ms: int | None = None) -> DataKey:
         number = number_of(secret)
         nonce = AESGCM.generate_key(128)[:_NONCE_BYTES]
         wrapped = nonce + AESGCM(self._keys[self.current]).encrypt(nonce, secret, _bound(region, tenant, number))
-        return DataKey(number, self.current, wrapped, created_ms)
+        return DataKey(number, self.current, wrapped, created_ms, since_ms)
 
     def unwrap(self, region: str, tenant: str, key: DataKey) -> bytes:
         """Raises ConfigError where the master key is not here, or is another one of that name."""
@@ -262,7 +277,7 @@ class Keyring:
             out.append(
                 key
                 if key.master == self.masters.current
-                else self.masters.wrap(self.region, tenant, secret, key.created_ms)
+                else self.masters.wrap(self.region, tenant, secret, key.created_ms, key.since_ms)
             )
         return replace(stored, keys=tuple(out))
 

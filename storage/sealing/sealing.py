@@ -24,7 +24,7 @@ from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
 from heliograph.model.errors import HeliographError, KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.clock import CautiousClock, Rng
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from storage.sealing.cipher import UNSEALED, WITH_HEADER, Ciphers, RunSealer
@@ -67,12 +67,13 @@ class Sealing:
         config: MetadataStore,
         region: str,
         masters: MasterSource,
-        clock: Clock,
+        expiry: CautiousClock,
         rng: Rng,
         rules: SealingRules = SealingRules(),
     ) -> None:
+        """expiry: by which what deletes by time goes."""
         self.wanted, self.form, self._permit = rules.wanted, rules.form, rules.permit
-        self._config, self._region, self._source, self._clock, self._rng = config, region, masters, clock, rng
+        self._config, self._region, self._source, self._expiry, self._rng = config, region, masters, expiry, rng
         self._ring = Keyring(region, masters.read())
         self._ciphers = Ciphers(self._secret)
         self._prefix = keys.data_keys(region)
@@ -249,11 +250,20 @@ class Sealing:
                 if tenant in self._ring.lost and not await self._put(tenant, stored, version):
                     continue
                 return stored.keys[-1]
-            key = masters.wrap(self._region, tenant, new_secret(), self._clock.wall_ms())
+            key = masters.wrap(self._region, tenant, new_secret(), *self._times(stored.keys))
             if await self._put(tenant, replace(stored, keys=(*stored.keys, key)), version):
                 log.info("keys.made", extra={"tenant": tenant, "key": f"{key.number:016x}", "master": key.master})
                 return key
         raise busy()
+
+    def _times(self, before: Sequence[DataKey]) -> tuple[int, int]:
+        """(the latest, the earliest) that a key can be made that follows those: by a wrong clock more is kept of it and
+        of the one before it, and never less.
+        """
+        latest, earliest = self._expiry.latest_ms(), self._expiry.wall_ms()
+        if not before:
+            return latest, earliest
+        return max(latest, before[-1].created_ms + 1), max(earliest, before[-1].earliest_ms)
 
     async def _put_back(self, tenant: str) -> None:
         """What the configuration lost of the tenant's keys. Raises what the configuration raises."""

@@ -23,6 +23,7 @@ from heliograph.model.errors import (
     NotFound,
 )
 from heliograph.model.ledger_metadata import FORMAT, SEALED, ManagedLedgerMetadata, local_gone
+from heliograph.runtime.clock import CautiousClock, Clock
 from heliograph.wire.block import AUTHENTICATED, VERSION, decode_block, encode_block, peek_block
 from heliograph.wire.run import Buffer, Run
 from local_meta.keys import bookie as bookie_key
@@ -413,7 +414,7 @@ def test_a_recovery_takes_no_tail_that_a_bookies_disk_was_given(
 def test_what_is_copied_asks_the_configuration_for_no_key_and_bookies_are_not_blamed_for_it() -> None:
     async def work(region: Region, config: Config) -> None:
         store = config.store()
-        late = Sealing(store, "us", Masters(), region.sim.clock(), region.rng)
+        late = Sealing(store, "us", Masters(), CautiousClock(region.sim.clock()), region.rng)
         await late.start()
         await late.close()  # it hears of no key any more
         broker = Broker(region, sealing=await config.sealing(region))
@@ -717,7 +718,7 @@ def test_a_rewrap_that_others_are_always_ahead_of_says_so() -> None:
         await sealing.ensure("persistent://shop/a/t")
         masters.text = TWO + ONE
         store = Contended(config.machine)
-        other = Sealing(store, "us", masters, region.sim.clock(), region.rng)
+        other = Sealing(store, "us", masters, CautiousClock(region.sim.clock()), region.rng)
         await other.start()
         with pytest.raises(MetadataUnavailable, match="others change"):
             await other.rewrap()
@@ -779,7 +780,7 @@ def test_a_configuration_that_went_back_gets_its_keys_from_brokers_that_run() ->
 def test_no_ledger_is_made_before_lost_keys_are_put_back() -> None:
     async def work(region: Region, config: Config) -> None:
         store, topic, place = config.store(), "persistent://shop/a/t", keys.data_key("us", "shop")
-        sealing = Sealing(store, "us", Masters(), region.sim.clock(), region.rng)
+        sealing = Sealing(store, "us", Masters(), CautiousClock(region.sim.clock()), region.rng)
         sealing.wanted = lambda topic: True
         await sealing.start()
         await sealing.ensure(topic)
@@ -798,3 +799,38 @@ def test_no_ledger_is_made_before_lost_keys_are_put_back() -> None:
         await sealing.close()
 
     run(work)
+
+
+class _SetClock:
+    def __init__(self, clock: Clock, ahead_ms: int) -> None:
+        self._clock, self._ahead_ms = clock, ahead_ms
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self._ahead_ms
+
+
+def test_a_wrong_clock_dates_no_key_so_that_it_or_the_one_before_it_is_let_go_too_early() -> None:
+    async def main() -> None:
+        config, right, made = Config(), region.sim.clock(), list[tuple[DataKey, int]]()
+
+        def others() -> list[float]:
+            return [right.wall_ms() - right.monotonic() * 1000]
+
+        for ahead_days in (0, -10, 10, 0, -10, 0):
+            clock = _SetClock(right, ahead_days * 86_400_000)
+            broker = await config.sealing(region, clock=clock, heard=others)
+            made.append((await broker.rotate("shop"), right.wall_ms()))
+            await broker.close()
+            await asyncio.sleep(3600)
+        assert all(key.earliest_ms <= at <= key.created_ms for key, at in made), "it sealed from then on"
+        times = [key.created_ms for key, _ in made]
+        assert times == sorted(set(times)), "what is newer is later"
+        stored = (await config.sealing(region)).listing()["shop"]
+        assert [key for key, _ in made] == list(stored)
+
+    with Simulation(seed="dates") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=100_000)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import crc32c
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
+from heliograph.runtime.clock import CautiousClock, Clock
 from heliograph.wire.block import _HEAD
 from heliograph.wire.run import Buffer
 from storage.sealing.keyring import MasterKeys, new_master_line
@@ -39,11 +41,18 @@ class Config:
     def store(self) -> EmbeddedStore:
         return EmbeddedStore(self.machine)
 
-    async def sealing(self, region: Region, masters: Masters | None = None, *, wanted: bool = True) -> Sealing:
-        """Of a broker that starts now."""
-        made = Sealing(
-            self.store(), "us", masters or Masters(), region.sim.clock(), random.Random(region.rng.getrandbits(32))
-        )
+    async def sealing(
+        self,
+        region: Region,
+        masters: Masters | None = None,
+        *,
+        wanted: bool = True,
+        clock: Clock | None = None,
+        heard: Callable[[], list[float]] = list,
+    ) -> Sealing:
+        """Of a broker that starts now. heard: as of a CautiousClock."""
+        expiry = CautiousClock(clock or region.sim.clock(), heard)
+        made = Sealing(self.store(), "us", masters or Masters(), expiry, random.Random(region.rng.getrandbits(32)))
         made.wanted = lambda topic: wanted
         await made.start()
         return made

@@ -315,10 +315,14 @@ def test_a_later_key_that_a_slower_clock_made_may_stay_too() -> None:
 def test_a_rotation_by_a_slower_clock_makes_no_job_begin_again_and_again() -> None:
     async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
         await begin(world.meta, jobs.job())
-        clock: Any = world.sealing._clock
-        world.sealing._clock = SimpleNamespace(wall_ms=lambda: clock.wall_ms() - 2000)  # type: ignore[assignment]
+        expiry: Any = world.sealing._expiry
+
+        def slower() -> int:
+            return int(expiry.wall_ms()) - 2000
+
+        world.sealing._expiry = SimpleNamespace(wall_ms=slower, latest_ms=slower)  # type: ignore[assignment]
         await world.sealing.rotate("public")
-        world.sealing._clock = clock
+        world.sealing._expiry = expiry
         jobs.worker(world.broker)
         job = await jobs.ended()
         assert job.state == JobState.DONE and world.keys_held() == {world.newest}
