@@ -8,6 +8,7 @@ Source: docs/protocols/kafka.md, "Groups".
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgpack
@@ -27,6 +28,15 @@ Stamp = tuple[int, int, int]
 
 def owner_key(group: str) -> str:
     return f"{OWNERS}{quote(group, safe='')}"
+
+
+class ListedGroup(NamedTuple):
+    """What is stored of a group, without loading it. owner: the role that made it; "": nobody wrote that down. topics:
+    those that it has offsets of, as clients name them.
+    """
+
+    owner: str = ""
+    topics: tuple[str, ...] = ()
 
 
 class GroupAccess:
@@ -64,13 +74,18 @@ class GroupAccess:
 
     def load(self, blob: bytes) -> None:
         """Takes what `dump` made. Raises CorruptData."""
-        try:
-            number, owner = msgpack.unpackb(blob)
-        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-            raise CorruptData(f"owner of a group: {error}") from error
-        if number != FORMAT or not isinstance(owner, str):
-            raise CorruptData(f"owner of a group: format {number}; this version reads {FORMAT}")
-        self.owner = self.stored = owner
+        self.owner = self.stored = owner_of(blob)
+
+
+def owner_of(blob: bytes) -> str:
+    """The owner in what `GroupAccess.dump` made. Raises CorruptData."""
+    try:
+        number, owner = msgpack.unpackb(blob)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise CorruptData(f"owner of a group: {error}") from error
+    if number != FORMAT or not isinstance(owner, str):
+        raise CorruptData(f"owner of a group: format {number}; this version reads {FORMAT}")
+    return owner
 
 
 class CoordinatedGroup:

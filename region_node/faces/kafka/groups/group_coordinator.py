@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from heliograph.kv.metadata_store import ABSENT, Delete, Put, pages_under
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.standstill import stood_still_s
@@ -31,7 +32,7 @@ from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
-from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
+from region_node.faces.kafka.groups.coordinated_group import OWNERS, CoordinatedGroup, ListedGroup, owner_key, owner_of
 from region_node.faces.kafka.groups.group_deadlines import GroupDeadlines
 from region_node.faces.kafka.groups.group_rights import nobodys
 from region_node.faces.kafka.groups.group_shares import GroupShares
@@ -120,7 +121,7 @@ class GroupCoordinator:
         self._awaited: dict[str, CoordinatedGroup] = {}
         """Those of `_unused` of which ids were given out, the oldest first."""
         self.shares = GroupShares(broker.settings.groups_max, broker.settings.group_offsets_bytes_max)
-        self._names = SharedReads[str, dict[str, bool]](self._read_names, lambda of_all: of_all)
+        self._names = SharedReads[str, dict[str, ListedGroup]](self._read_names, lambda of_all: of_all)
         self._leaving: asyncio.Task[None] | None = None
         """Looks at the leaderships of groups that have members."""
 
@@ -447,22 +448,34 @@ class GroupCoordinator:
 
     # -- all of them ---------------------------------------------------------------------------------------------------
 
-    async def names(self) -> dict[str, bool]:
-        """Groups that this broker coordinates, also those that nobody has asked for since it does, and whether offsets
-        of them are stored. Who asks while they are read shares the next read. Raises what the metadata raises.
+    async def names(self) -> dict[str, ListedGroup]:
+        """Groups that this broker coordinates, also those that nobody has asked for since it does. Who asks while they
+        are read shares the next read. Raises what the metadata raises.
         """
         return await self._names.of("")
 
-    async def _read_names(self, _of_all: str) -> dict[str, bool]:
-        found, pace = dict[str, tuple[bool, bool]](), RowPace()
-        for prefix in (GROUPS, OFFSETS):
+    def has_loaded(self, group: str) -> bool:
+        return group in self._held or group in self._unused
+
+    async def _read_names(self, _of_all: str) -> dict[str, ListedGroup]:
+        found, elsewhere, pace = dict[str, ListedGroup](), set[str](), RowPace()
+        for prefix in (GROUPS, OFFSETS, OWNERS):
             async for rows in pages_under(self._broker.meta, prefix):
-                for key, _, _ in rows:
+                for key, value, _ in rows:
                     await pace.row()
-                    name = unquote(key.removeprefix(prefix).partition("/")[0])
-                    own = found[name][0] if name in found else self._broker.cluster.coordinates(self.place(name))
-                    found[name] = own, prefix == OFFSETS
-        return {name: has_offsets for name, (own, has_offsets) in found.items() if own}
+                    group, _, behind = key.removeprefix(prefix).partition("/")
+                    name = unquote(group)
+                    if name in elsewhere or (name not in found and prefix == OWNERS):  # what is left of one, alone
+                        continue
+                    if name not in found and not self._broker.cluster.coordinates(self.place(name)):
+                        elsewhere.add(name)
+                        continue
+                    known = found.setdefault(name, ListedGroup())
+                    if prefix == OWNERS:
+                        found[name] = known._replace(owner=readable(owner_of, key, value) or "")
+                    elif prefix == OFFSETS and (topic := unquote(behind.partition("/")[0])) not in known.topics[-1:]:
+                        found[name] = known._replace(topics=(*known.topics, topic))
+        return found
 
     async def delete(self, group: str) -> None:
         """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""

@@ -27,7 +27,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Protocols
-from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess, Stamp
+from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess, ListedGroup, Stamp
 from region_node.faces.kafka.groups.group_regions import CONSUMERS, ROWS_A_TOPIC, named_in, parsed
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.acl_decisions import AclAnswer
@@ -132,6 +132,20 @@ class GroupRights:
         if said is AclAnswer.REFUSED and rights.tenants_of(principal.roles, self._tenant) <= {self._tenant}:
             return False
         return None if said is AclAnswer.ALLOWED or rights.has_a_grant(principal) else False
+
+    async def rules_out(self, principal: Principal, listed: ListedGroup) -> bool:
+        """Whether what is stored of a group, of which `by_name` knows no answer, is enough to say that the role may not
+        use it, without loading it: it is no group of the role's, and has offsets of a topic that the role may not
+        consume.
+        """
+        if principal.role == listed.owner:
+            return False
+        pace = RowPace()
+        for topic in await parsed(listed.topics, self._name):
+            await pace.rows(ROWS_A_TOPIC)
+            if not self._rights.may(principal, Action.CONSUME, topic):
+                return True
+        return False
 
     def _kept(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool | None:
         """The answer, where it was found before and holds still."""

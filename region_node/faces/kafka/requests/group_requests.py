@@ -452,12 +452,14 @@ async def list_groups(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     try:
-        for name, has_offsets in (await coordinator.names()).items():
+        for name, listed in (await coordinator.names()).items():
             await pace.row()
             said = rights.by_name(principal, name, AclOperation.DESCRIBE)
+            if said is None and not coordinator.has_loaded(name) and await rights.rules_out(principal, listed):
+                said = False
             if said is False:
                 continue
-            held = await (coordinator.known(name) if has_offsets else coordinator.held(name))
+            held = await (coordinator.known(name) if listed.topics else coordinator.held(name))
             if said is None and not await rights.may(principal, held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):

@@ -12,7 +12,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row, group_prefix
 from region_node.faces.kafka.groups.consumer_group import PENDING_S, STABLE, GroupMember
-from region_node.faces.kafka.groups.coordinated_group import owner_key
+from region_node.faces.kafka.groups.coordinated_group import OWNERS, owner_key
 from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GROUPS, GroupCoordinator, group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -395,11 +395,11 @@ def test_groups_without_offsets_are_not_read_for_a_list() -> None:
             return await ranged(start, end, limit=limit)
 
         face.meta.range = noted  # type: ignore[method-assign]
-        assert len((await client.ask("list_groups", 2, {}))["groups"]) == 20 and read == [GROUPS, OFFSETS]
+        assert len((await client.ask("list_groups", 2, {}))["groups"]) == 20 and read == [GROUPS, OFFSETS, OWNERS]
         await Committed(face.meta, "g7").put({("t", 0): Row(5, -1, "", 1)})  # by a transaction
         for _ in range(2):
             assert len((await client.ask("list_groups", 2, {}))["groups"]) == 20
-        assert read.count(group_prefix("g7")) == 1 and len(read) == 7
+        assert read.count(group_prefix("g7")) == 1 and len(read) == 10
 
     with_face(run)
 

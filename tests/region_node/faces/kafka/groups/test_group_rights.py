@@ -19,7 +19,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime import throttle
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
-from region_node.faces.kafka.groups.coordinated_group import OWNERS
+from region_node.faces.kafka.groups.coordinated_group import OWNERS, GroupAccess, owner_key
 from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator, group_key
 from region_node.faces.kafka.groups.group_regions import ROWS_A_TOPIC
 from region_node.faces.kafka.groups.group_rights import ANSWERS_MAX
@@ -417,6 +417,40 @@ def test_a_list_loads_no_group_whose_name_alone_keeps_it_from_the_role() -> None
         assert await listed("sue") == ["orders"]
         assert [key for key in loaded if key.startswith(GROUPS)] == [group_key("orders")]
         assert await listed("nil") == ["g1", "g2"] and await listed("pub-admin") == ["g1", "g2", "orders"]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_list_loads_no_group_with_offsets_of_a_topic_that_the_role_may_not_consume() -> None:
+    async def run() -> None:
+        face = await opened()
+        for group in ("paid-1", "paid-2"):
+            await Committed(face.meta, group).put({(PAID, 0): Row(7, -1, "", 1)})
+        for number in range(50):
+            await Committed(face.meta, f"both-{number}").put(
+                {(PAID, 0): Row(7, -1, "", 1), (SENT, 0): Row(7, -1, "", 1)}
+            )
+        await Committed(face.meta, "hers").put({(SENT, 0): Row(7, -1, "", 1)})
+        access = GroupAccess()
+        access.owner = "sue"
+        await face.meta.put(owner_key("hers"), access.dump())
+        loaded, get = list[str](), face.meta.get
+
+        async def noted(key: str) -> Any:
+            loaded.append(key)
+            return await get(key)
+
+        face.meta.get = noted  # type: ignore[method-assign]
+
+        async def listed(role: str) -> list[str]:
+            return [row["group_id"] for row in (await client(face, role).ask("list_groups", 3, {}))["groups"]]
+
+        assert await listed("mallory") == [] and not [key for key in loaded if key.startswith(GROUPS)]
+        assert await listed("sue") == ["hers", "paid-1", "paid-2"]
+        asked_for = [key for key in loaded if key.startswith(GROUPS)]
+        assert asked_for == [group_key(group) for group in ("hers", "paid-1", "paid-2")]
+        assert len(await listed("ann")) == 53, "who may consume all of them has them loaded"
         await face.close()
 
     asyncio.run(run())
