@@ -81,6 +81,7 @@ class Faults:
                 *self.disks.kinds,
                 *self.voters.kinds,
                 *self.lives.rare(),
+                *self.clocks.rare(),
             ]  # disks are lost where that is named (docs/failures.md)
             self.kinds = [(weight, kind) for weight, kind in all_kinds if kind.__name__.strip("_") in wanted]
         self.weather = any(kind.__name__ in names for _, kind in self.kinds)
@@ -91,7 +92,7 @@ class Faults:
         loop = asyncio.get_running_loop()
         for _ in range(count):
             loop.call_later(self.rng.uniform(0.05, 0.85) * duration_s, self._strike)
-        for kind in self.lives.drawn():
+        for kind in (*self.lives.drawn(), *self.clocks.drawn()):
             loop.call_later(0.3 * duration_s, self._begin, kind)
         watching = asyncio.ensure_future(self._watch_service())
         await asyncio.sleep(duration_s)

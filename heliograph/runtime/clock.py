@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+STAMP_OFF_MS = 10_000
+"""A wall clock that is behind others by less is believed in what it stamps: so exactly others may not be known."""
+_LOOK_MS = 1000.0
+"""So long what was heard of other clocks counts for stamps: they are asked with every run that is published."""
 
 
 class Clock(Protocol):
@@ -77,6 +81,7 @@ class CautiousClock:
         self._clock, self._heard, self._alone = clock, heard, alone
         now = clock.monotonic()
         self._began_ahead_ms, self._patient_until = clock.wall_ms() - now * 1000, now + patience_s
+        self._others_ahead_ms, self._looked_ms = -math.inf, -math.inf
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -91,6 +96,38 @@ class CautiousClock:
     def latest_ms(self) -> int:
         """The latest that it may be: a time that is written down for others to measure from."""
         return int(max(self._clock.wall_ms(), self._clock.monotonic() * 1000 + max(self._heard(), default=-math.inf)))
+
+    def behind_ms(self) -> int:
+        """By how much this machine's wall clock is behind the others, in whole seconds: it is by more than
+        `STAMP_OFF_MS`, and in the lower half of all clocks that are known here, its own among them; 0: it is not, or
+        nobody was heard. So of three or more clocks a single wrong one, whichever, moves nothing but itself.
+        """
+        now_ms = self._clock.monotonic() * 1000
+        if now_ms - self._looked_ms >= _LOOK_MS:
+            heard = sorted(self._heard())
+            self._others_ahead_ms = heard[(len(heard) - 1) // 2] if heard else -math.inf
+            self._looked_ms = now_ms
+        behind_ms = now_ms + self._others_ahead_ms - self._clock.wall_ms()
+        return math.ceil(behind_ms / 1000) * 1000 if behind_ms > STAMP_OFF_MS else 0
+
+    def stamp_ms(self) -> int:
+        """When something is published, or a ledger is closed: what others, whose clocks are right, measure its age by
+        must not make it older than it is.
+        """
+        return self._clock.wall_ms() + self.behind_ms()
+
+
+@dataclass(frozen=True, slots=True)
+class StampClock:
+    """A `Clock` whose wall clock is `CautiousClock.stamp_ms`: for whoever stamps."""
+
+    cautious: CautiousClock
+
+    def monotonic(self) -> float:
+        return self.cautious.monotonic()
+
+    def wall_ms(self) -> int:
+        return self.cautious.stamp_ms()
 
 
 @dataclass(frozen=True, slots=True)

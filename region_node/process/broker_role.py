@@ -158,7 +158,7 @@ class BrokerRole(BrokerParts):
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
         from heliograph.model.feature_levels import LEDGER_PAGES, SPLIT_BUNDLES
-        from heliograph.runtime.clock import CautiousClock
+        from heliograph.runtime.clock import CautiousClock, StampClock
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.faces.admin.calls.ends_elsewhere import EndsElsewhere
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -237,7 +237,7 @@ class BrokerRole(BrokerParts):
             self.runtime.of(ManagedLedgerSettings)
             if ManagedLedgerSettings in self.runtime.tuned
             else own.managed_ledger,
-            clock,
+            StampClock(self.expiry),
             rng,
             ledger_settings=self.runtime.of(LedgerSettings),
             sealing=self.sealing,

@@ -386,7 +386,8 @@ class Link:
         if self.state != "open" or self.core is None:
             return None
         (entries, messages, size), oldest_ms = self.core.backlog()
-        risk = Risk(entries, messages, size, oldest_ms)
+        # the target holds it against this clock as heartbeats tell it
+        risk = Risk(entries, messages, size, max(0, oldest_ms - self.manager.expiry.behind_ms()))
         state = (self.log.ledger.last_confirmed, [(region, at) for region, (_, at) in self.log.known.items()], risk)
         if state == self._told:
             return None
@@ -537,7 +538,7 @@ class Link:
             backlog_entries=entries,
             backlog_messages=messages,
             backlog_bytes=size,
-            age_s=max(0.0, (self.manager.clock.wall_ms() - oldest_ms) / 1000) if entries and oldest_ms else 0.0,
+            age_s=max(0.0, (self.manager.expiry.stamp_ms() - oldest_ms) / 1000) if entries and oldest_ms else 0.0,
             rate_out=self.rate_out,
             throughput_out=self.throughput_out,
             rtt_ms=connection.way.rtt_ms if connection is not None else 0.0,

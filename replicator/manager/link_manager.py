@@ -363,7 +363,7 @@ class LinkManager:
         asked.
         """
         found: dict[str, float] = {}
-        now_ms = self.clock.wall_ms()
+        now_ms = self.expiry.stamp_ms()
         for link in (*self._active, *self._resting):
             if not link.ended and (oldest_ms := link.oldest_ms()):
                 found[link.log.topic] = max(found.get(link.log.topic, 0.0), (now_ms - oldest_ms) / 1000)

@@ -533,7 +533,7 @@ class PulsarLink:
             backlog_entries=entries,
             backlog_messages=max(entries, self.log.state.outbox.totals[1] - done[1]) if entries else 0,
             backlog_bytes=size,
-            age_s=max(0.0, (self.manager.clock.wall_ms() - oldest_ms) / 1000) if oldest_ms else 0.0,
+            age_s=max(0.0, (self.manager.expiry.stamp_ms() - oldest_ms) / 1000) if oldest_ms else 0.0,
             rate_out=self.rate_out,
             throughput_out=self.throughput_out,
             rtt_ms=0.0,

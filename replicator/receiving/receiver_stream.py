@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.clock import STAMP_OFF_MS
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import SkipRecord
@@ -166,7 +167,9 @@ class ReceiverStream:
         self.incoming.messages += run.messages
         self.incoming.size_bytes += size_bytes
         region = self.incoming.region
-        region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
+        late_ms = self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)
+        if late_ms > -STAMP_OFF_MS:  # else it was stamped by another clock than its origin's, which is not known here
+            region.latency.add(max(0.0, late_ms), run.messages)
 
     def on_skip(self, attempt: int, record: SkipRecord) -> None:
         """Takes a SKIP that the source sent, as `on_run` takes a run. Raises LinkError, PeerError."""

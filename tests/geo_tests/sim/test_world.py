@@ -109,6 +109,7 @@ EDITED = replace(SMALL, faults=1, kinds=("edit_while_cut_off",))
 EARLY = replace(
     DURABLE, faults=10, chaos_s=8.0, messages=100, kinds=("cut_region_off", "kill_broker", "power_cut_broker")
 )
+RUN_BEHIND = replace(AGING, chaos_s=10.0, messages=40, kinds=("broker_runs_behind",))
 RUN_AHEAD = replace(AGING, kinds=("broker_runs_ahead", "cut_wan"))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
@@ -499,6 +500,11 @@ def the_own_wall_clock_is_believed(patch: BrokenRules) -> None:
     patch.setattr(CautiousClock, "wall_ms", lambda self: self._clock.wall_ms())
 
 
+def entries_are_stamped_by_the_own_wall_clock(patch: BrokenRules) -> None:
+    """So what a broker took whose clock is behind looks old to the next one that has the topic."""
+    patch.setattr(CautiousClock, "stamp_ms", lambda self: self._clock.wall_ms())
+
+
 def who_begins_beside_a_wrong_clock_believes_it(patch: BrokenRules) -> None:
     """Nobody waits until another clock is heard."""
     real = CautiousClock.wall_ms
@@ -576,6 +582,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_a_dead_broker_confirmed_is_not_listed: EARLY,
     a_region_has_what_was_sent_to_it: EARLY,
     the_own_wall_clock_is_believed: RUN_AHEAD,
+    entries_are_stamped_by_the_own_wall_clock: RUN_BEHIND,
     who_begins_beside_a_wrong_clock_believes_it: RUN_AHEAD,
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
     what_an_ended_region_left_is_nobodys: replace(RESTORED, kinds=("come_again",)),
@@ -619,6 +626,7 @@ FOUND_BY: dict[Mutant, int] = {
     what_is_confirmed_early_is_not_listed: 2,
     what_a_dead_broker_confirmed_is_not_listed: 8,
     the_own_wall_clock_is_believed: 2,
+    entries_are_stamped_by_the_own_wall_clock: 2,
     who_begins_beside_a_wrong_clock_believes_it: 2,
     a_compaction_stands_for_what_came_meanwhile: 2,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.runtime.clock import CautiousClock
+from heliograph.runtime.clock import CautiousClock, StampClock
 from tests.heliograph.runtime.wrong_clock import DAY_MS, Machine, ahead
 
 
@@ -59,3 +59,47 @@ def test_who_begins_beside_a_wrong_clock_waits_for_another_one() -> None:
     machine.passed_s = 30
     assert clock.wall_ms() == machine.wall_ms(), "it has nothing else to go by"
     assert CautiousClock(machine, lambda: others).wall_ms() == machine.wall_ms(), "who is alone waits for nobody"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "stamped"),
+    (
+        (0, (), 0),
+        (-DAY_MS, (), -DAY_MS),
+        (-DAY_MS, (0,), 0),
+        (-DAY_MS, (0, 0), 0),
+        (-DAY_MS, (0, 5000, -5000), 0),
+        (-DAY_MS, (0, -2 * DAY_MS, 0), 0),
+        (0, (DAY_MS,), DAY_MS),
+        (0, (0, DAY_MS), 0),
+        (0, (0, 0, DAY_MS), 0),
+        (0, (-DAY_MS,), 0),
+        (0, (0, -DAY_MS), 0),
+        (DAY_MS, (0, 0), DAY_MS),
+        (-9000, (0, 0), -9000),
+        (-11_000, (0, 0), 0),
+    ),
+)
+def test_one_wrong_clock_makes_nothing_older_that_is_stamped_and_among_three_moves_only_itself(
+    own: int, others: tuple[int, ...], stamped: int
+) -> None:
+    machine = Machine(own)
+    clock = CautiousClock(machine, lambda: [ahead(wrong) for wrong in others])
+    stamps = StampClock(clock)
+    for machine.passed_s in (0.0, 10.5, 1e6):
+        assert 0 <= stamps.wall_ms() - machine.truth_ms - stamped < 1000
+        assert clock.behind_ms() % 1000 == 0 and clock.behind_ms() == stamps.wall_ms() - machine.wall_ms()
+        assert stamps.monotonic() == machine.monotonic()
+
+
+def test_a_clock_that_falls_behind_is_known_at_once_and_one_that_is_set_right_too() -> None:
+    machine, asked = Machine(), [0]
+
+    def heard() -> list[float]:
+        asked[0] += 1
+        return [ahead(), ahead()]
+
+    clock = CautiousClock(machine, heard)
+    for machine.wrong_ms in (0, -DAY_MS, -11_000, 0):
+        assert 0 <= clock.stamp_ms() - machine.truth_ms < 1000
+    assert asked[0] == 1, "it is asked with every run that is published"
