@@ -199,3 +199,10 @@ def _say_price(found: dict[str, Any]) -> None:
             "--force",
             err=True,
         )
+    if found.get("unread_ledgers"):
+        typer.echo(
+            f"The records of {found['unread_ledgers']} ledgers cannot be read, and have {bookie} in them (the first: "
+            f"{', '.join(map(str, found['unread'][:5]))}): whether there is another copy is not known. That wants "
+            "--force",
+            err=True,
+        )

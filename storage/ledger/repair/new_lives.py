@@ -18,6 +18,8 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
+import msgpack
+
 from heliograph.kv.metadata_store import pages_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import NotAllowed, VersionConflict
@@ -56,6 +58,9 @@ class NewLife:
     no_copy_ledgers: int
     """How many have an entry of which no other bookie that is there is known to have a copy."""
     no_copy: tuple[int, ...]
+    unread_ledgers: int
+    """How many ledgers' records cannot be read, and have its name in them: of what else there is a copy is not known."""
+    unread: tuple[int, ...]
     lost_ledgers: int
     """How many ledgers that name it have entries of which no bookie of the region has a copy, all having been asked:
     what is missing of those comes from elsewhere, or is lost.
@@ -121,7 +126,8 @@ class NewLives:
         none: list[int] = []
         lost = 0
         topics: dict[str, None] = {}
-        async for metadata in self._named(bookie):
+        unread: list[int] = []
+        async for metadata in self._named(bookie, unread):
             if self._mark(metadata.ledger).nowhere:
                 lost += 1
                 topics[metadata.topic] = None
@@ -146,6 +152,8 @@ class NewLives:
             one_copy=tuple(one[:LISTED_MAX]),
             no_copy_ledgers=len(none),
             no_copy=tuple(none[:LISTED_MAX]),
+            unread_ledgers=len(unread),
+            unread=tuple(unread[:LISTED_MAX]),
             lost_ledgers=lost,
             lost_topics=tuple(topics)[:LISTED_MAX],
         )
@@ -172,6 +180,12 @@ class NewLives:
                 f"entries (the first: {', '.join(map(str, price.no_copy[:5]))}): what only {bookie} had is lost by its "
                 "new life. Start the other bookies, let the copies be made that are under way, or force it"
             )
+        if price.unread_ledgers and not force:
+            raise NotAllowed(
+                f"the records of {price.unread_ledgers} ledgers cannot be read, and have {bookie} in them (the first: "
+                f"{', '.join(map(str, price.unread[:5]))}): whether another bookie has a copy is not known. Where a later "
+                "version wrote them, update this process; where they are damaged, restore the metadata; or force it"
+            )
         if not cookie.granted:
             floor = await meta.next_ids(keys.LEDGER_IDS)
             await meta.put(key, replace(cookie, granted=True, floor=floor, marked=0).encode(), expected=version)
@@ -187,12 +201,18 @@ class NewLives:
         found = await self._context.meta.get(keys.bookie_whole(bookie))
         return int(unpack("life of a bookie", found[0])[0]) if found is not None else 0
 
-    async def _named(self, bookie: str) -> AsyncIterator[LedgerMetadata]:
-        """The ledgers that name it where they have, or may have, an entry."""
+    async def _named(self, bookie: str, unread: list[int]) -> AsyncIterator[LedgerMetadata]:
+        """The ledgers that name it where they have, or may have, an entry. unread: gets those whose record cannot be
+        read, and has its name in it.
+        """
+        packed: bytes = msgpack.packb(bookie)
         async for page in pages_under(self._context.meta, keys.LEDGERS):
             for key, blob, _ in page:
                 metadata = readable(LedgerMetadata.decode, key, blob)
-                if metadata is not None and any(bookie in ensemble for _, ensemble in _held(metadata)):
+                if metadata is None:
+                    if packed in blob:
+                        unread.append(keys.ledger_of(key))
+                elif any(bookie in ensemble for _, ensemble in _held(metadata)):
                     yield metadata
 
     def _lacks(self, bookie: str, metadata: LedgerMetadata) -> bool:

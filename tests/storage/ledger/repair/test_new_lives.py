@@ -307,6 +307,35 @@ def test_a_cookie_and_a_ledger_that_cannot_be_read_stop_nobody() -> None:
     on_premises(work, bookies=2)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_it_is_not_known_what_a_ledger_has_elsewhere_whose_record_cannot_be_read(force: bool) -> None:
+    """The bookie may have its only copy, so that the loss is an operator's to decide, and has a number."""
+
+    async def work(premises: Premises) -> None:
+        owner, ledgers = await stored(premises, TOPICS[:3])
+        meta = owner.context.meta
+        recovery = await owner.do(lambda: audited(owner))
+        lost = premises.region.bookies[0].name
+        key = keys.ledger(ledgers[1])
+        found = await owner.do(lambda: meta.get(key))
+        assert found is not None
+        await owner.do(lambda: meta.put(key, b"\xc1" + found[0]))
+        await owner.do(lambda: meta.put(keys.ledger(ledgers[2]), b"\xc1 of others"))
+        await emptied(premises, lost)
+        price = await owner.do(lambda: recovery.new_lives.look(lost))
+        assert (price.ledgers_left, price.unread_ledgers, price.unread) == (1, 1, (ledgers[1],))
+        if force:
+            assert (await owner.do(lambda: recovery.new_lives.grant(lost, force=True))).state == "granted"
+        else:
+            with pytest.raises(NotAllowed, match=rf"the records of 1 ledgers cannot be read.* {ledgers[1]}\)"):
+                await owner.do(lambda: recovery.new_lives.grant(lost))
+            await owner.do(lambda: meta.put(key, found[0]))
+            assert (await owner.do(lambda: recovery.new_lives.grant(lost))).unread_ledgers == 0
+        await owner.do(recovery.stop)
+
+    on_premises(work, bookies=2)
+
+
 @pytest.mark.parametrize("marks_max", [1000, 2])
 def test_a_new_life_ends_where_nobody_has_a_copy(marks_max: int) -> None:
     """What is lost is told; it holds up neither the marks of other ledgers, nor those who wait for copies."""
