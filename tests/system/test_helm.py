@@ -18,12 +18,14 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from benchmarks.cache import once
 from region_node.hosts.host_folders import HostManifest
 from region_node.process import settings as settings_module
+from region_node.process.role_process import START_TIMEOUT_S
 from region_node.process.settings import ProcessSettings
 from region_node.security.exposure import Exposure
 from tests.system import programs
@@ -283,9 +285,139 @@ def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) ->
     assert len(made["us-bookie-us-b-1.json"]["bookie"]["ledger_dirs"]) == 4
 
 
+def documents(text: str, kind: str) -> dict[str, str]:
+    """Name -> the text of each document of that kind."""
+    found = [one for one in re.split(r"^---$", text, flags=re.MULTILINE) if f"\nkind: {kind}\n" in one]
+    return {re.findall(r"^  name: (\S+)$", one, re.MULTILINE)[0]: one for one in found}
+
+
+def ports_of(service: str) -> set[int]:
+    return {int(port) for port in re.findall(r"port: (\d+)", service)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inside:
+    """The names inside the cluster that a rendered chart makes."""
+
+    services: dict[str, str]
+    sets: dict[str, str]
+
+    def check(self, address: str) -> None:
+        """There is such a name, with that port, before anything behind it is ready."""
+        host, _, port = address.rpartition(":")
+        *names, namespace = host.removesuffix(".svc.cluster.local").split(".")
+        assert namespace == "messaging" and len(names) in (1, 2), address
+        service = self.services[names[-1]]
+        assert int(port) in ports_of(service) and "publishNotReadyAddresses: true" in service, address
+        if len(names) == 1:
+            assert "clusterIP: None" not in service and f"pod-name: {names[0]}" in service, address
+            return
+        pod_set, index = names[0].rsplit("-", 1)
+        assert "clusterIP: None" in service and f"serviceName: {names[1]}\n" in self.sets[pod_set], address
+        assert int(index) < int(re.findall(r"^  replicas: (\d+)$", self.sets[pod_set], re.MULTILINE)[0]), address
+
+
+@CASE
+def test_processes_reach_each_other_at_names_that_are_there_before_the_others_are_ready(case: str) -> None:
+    text = rendered(case)
+    there = Inside(documents(text, "Service"), documents(text, "StatefulSet"))
+    for name, fields in jsons(text).items():
+        if name == "host.json":
+            there.check(fields["config"])
+            continue
+        peers = fields.get("meta_node", {}).get("peers", {}).values()
+        for address in (*fields["meta"], *fields["config"], *peers):
+            there.check(address)
+        if "bookie" in fields["roles"]:
+            there.check(f"{fields['bookie']['advertised_host']}:{fields['bookie']['port']}")
+        if "broker" in fields["roles"]:
+            own = fields["broker"]
+            there.check(f"{own['inside_host']}:{own['inside_port']}")
+            assert own["inside_host"] != own["advertised_host"]
+
+
+@CASE
+def test_no_probe_makes_a_life_depend_on_another_process(case: str) -> None:
+    """A start that others hold up ends by itself, with a sentence, before a probe ends it."""
+    sets = documents(rendered(case), "StatefulSet")
+    for text in sets.values():
+        ports = set(re.findall(r"name: (\w[\w-]*)", text.partition("ports:")[2].partition("Probe")[0]))
+        startup, liveness = (re.findall(rf"{kind}Probe: {{(.*)}}", text)[0] for kind in ("startup", "liveness"))
+        asked = [re.findall(r"^(\w+): {(?:path: (\S+), )?port: (\w+)}", one)[0] for one in (startup, liveness)]
+        assert all(port in ports for _, _, port in asked)
+        assert [how for how, _, _ in asked if how != "tcpSocket"] in ([], ["httpGet"])
+        assert {path for _, path, _ in asked} <= {"", "/admin/v2/brokers/ready"}
+        every, most = (int(re.findall(rf"{name}: (\d+)", startup)[0]) for name in ("periodSeconds", "failureThreshold"))
+        assert every * most > START_TIMEOUT_S
+    assert len(sets) == {"small": 4, "zones": 6, "witness": 1}[case]
+
+
+def marks(*words: str, chart: Path = CHART, case: str = "small") -> dict[str, str]:
+    """StatefulSet -> what rolls its pods when it changes."""
+    text = helm("template", "release", chart, "--namespace", "messaging", "-f", CASES / f"{case}.yaml", *words).stdout
+    found = documents(text, "StatefulSet")
+    return {name: re.findall(r'"heliograph/settings":"(\w+)"', one)[0] for name, one in found.items()}
+
+
+def test_pods_start_again_when_what_they_are_told_has_changed_and_only_then(tmp_path: Path) -> None:
+    before = marks()
+
+    def rolled(*words: str, chart: Path = CHART) -> list[str]:
+        return sorted(name for name, mark in marks(*words, chart=chart).items() if mark != before[name])
+
+    assert rolled("--set", "brokers.settings.cache_mb=99") == ["eu-broker"]
+    assert rolled("--set", "bookies.settings.gc_interval_s=99") == ["eu-bookie"]
+    assert rolled("--set", "security.allowed_hosts={a.example}") == ["eu-bookie", "eu-broker", "eu-config", "eu-meta"]
+    assert rolled("--set", "configPeers.us=other.example:7003") == ["eu-config"]
+    assert rolled("--set", "brokers.replicas=4,bookies.replicas=5,brokers.serviceUrl=pulsar://a.example:6650") == []
+    assert rolled("--set", "bookies.ids.eu-bookie-0=eu-bookie-0-g2") == [], "that pod takes it by itself"
+    assert rolled("--set", "brokers.resources.requests.cpu=2") == [], "what is in the pod itself rolls it anyway"
+    changed = tmp_path / "heliograph"
+    shutil.copytree(CHART, changed)
+    template = changed / "templates" / "_settings.tpl"
+    template.write_text(template.read_text().replace('"http_port" 8000', '"http_port" 8000 "direct_reads" 3'))
+    assert rolled(chart=changed) == ["eu-bookie"], "another chart, with the same values"
+
+
+def test_a_zone_that_comes_rolls_no_other() -> None:
+    before, after = marks(case="zones"), marks("--set", "zones={us-a,us-b,us-c,us-d}", case="zones")
+    assert {name: mark for name, mark in after.items() if name in before} == before and len(after) == len(before) + 1
+
+
+@pytest.mark.parametrize(("setting", "required"), [("required", 4), ("preferred", 0)])
+def test_pods_of_a_role_share_a_host_where_that_is_allowed(setting: str, required: int) -> None:
+    made = helm("template", "release", CHART, "-f", CASES / "small.yaml", "--set", f"antiAffinity={setting}").stdout
+    hard = r"requiredDuringSchedulingIgnoredDuringExecution:\n +- topologyKey: kubernetes.io/hostname"
+    assert len(re.findall(hard, made)) == required
+    preferred = made.split("preferredDuringSchedulingIgnoredDuringExecution:")[1:]
+    keys = [re.findall(r"topologyKey: (\S+)", one.partition("containers:")[0])[:2] for one in preferred]
+    zone = "topology.kubernetes.io/zone"
+    assert [one[0] for one in keys] == [zone if required else "kubernetes.io/hostname"] * 4
+    assert all(zone in one for one in keys)
+
+
+def test_brokers_may_listen_by_tls_alone() -> None:
+    made = helm("template", "release", CHART, "-f", CASES / "small.yaml", "--set", "brokers.settings.port=-1").stdout
+    broker = documents(made, "StatefulSet")["eu-broker"]
+    assert jsons(made)["eu-broker-0.json"]["broker"]["port"] == -1
+    assert not re.findall(r"Probe: .*port: pulsar}", broker), "nobody listens there"
+
+
+def test_clients_inside_are_told_names_that_certificates_for_the_namespace_hold() -> None:
+    made = jsons(rendered("small"))
+    row = made["host.json"]["regions"]["eu"]
+    told = [row["service_url"], row["admin_url"], *row["link_urls"]["us"]]
+    told += [f"https://{made[f'eu-broker-{index}.json']['broker']['advertised_host']}" for index in range(3)]
+    assert {str(urlsplit(url).hostname).partition(".")[2] for url in told} == {"messaging.svc.cluster.local"}
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
+        ("brokers.settings.inside_port=1", "brokers.settings.inside_port is 1"),
+        ("brokers.settings.admin_port=-1", "brokers.settings.admin_port is -1"),
+        ("bookies.settings.http_port=-1", "bookies.settings.http_port is -1"),
+        ("antiAffinity=soft", "one of"),
         ("region.name=", "pattern"),
         ("region.number=0", "minimum"),
         ("meta.replicas=2", "one of"),

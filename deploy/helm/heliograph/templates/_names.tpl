@@ -15,6 +15,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and $own.linkAddresses (ne (len $own.linkAddresses) $count) }}
 {{- fail (printf "brokers.linkAddresses has %d addresses for %d brokers: other regions must be told one for each" (len $own.linkAddresses) $count) }}
 {{- end }}
+{{- $ports := dict "brokers" (dict "port" 6650 "tls_port" 6651 "admin_port" 8080 "admin_tls_port" 8443 "link_port" 6660 "inside_port" 6670) "bookies" (dict "port" 3181 "http_port" 8000) }}
+{{- range $kind, $known := $ports }}
+{{- range $name, $port := $known }}
+{{- $given := get (index $.Values $kind "settings" | default dict) $name | toString }}
+{{- $none := and (eq $kind "brokers") (has $name (list "port" "tls_port" "admin_tls_port")) | ternary "-1" "" }}
+{{- if not (has $given (list "" "<nil>" $none (toString $port))) }}
+{{- fail (printf "%s.settings.%s is %s, and the chart's services, probes, and policies go to %d: leave it out" $kind $name $given $port) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- include "heliograph.checked-of-all" . }}
 {{- $security := .Values.security }}
 {{- $asked := and $security.authentication (not $security.anonymous_role) }}
@@ -42,11 +52,6 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Not empty: this release is a witness, which has the role config alone. */}}
 {{- define "heliograph.witness" -}}
 {{- if eq (.Values.witness | default "") .Values.region.name }}true{{ end }}
-{{- end }}
-
-{{/* Pods start again when what they are told has changed. */}}
-{{- define "heliograph.annotations" -}}
-{{- toJson (merge (dict "heliograph/settings" (.Values | toJson | sha256sum | trunc 16)) .Values.podAnnotations) }}
 {{- end }}
 
 {{- define "heliograph.image" -}}
@@ -85,27 +90,6 @@ app.kubernetes.io/component: {{ .component }}
 {{- toJson $sets }}
 {{- end }}
 
-{{/* What all processes are told; roles: those of this one. */}}
-{{- define "heliograph.common" -}}
-{{- $region := .root.Values.region.name }}
-{{- $inside := include "heliograph.inside" .root }}
-{{- $tls := dict "ca" "/srv/heliograph/tls/ca.pem" "internal" true }}
-{{- range .roles }}
-{{- $_ := set $tls (printf "%s_cert" .) (printf "/srv/heliograph/tls/%s.%s.pem" . $region) }}
-{{- $_ := set $tls (printf "%s_key" .) (printf "/srv/heliograph/tls/%s.%s.key" . $region) }}
-{{- end }}
-{{- if has "broker" .roles }}
-{{- $_ := set $tls "server_cert" $tls.broker_cert }}
-{{- $_ := set $tls "server_key" $tls.broker_key }}
-{{- end }}
-{{- $meta := list }}
-{{- range $i := until (eq (include "heliograph.witness" .root) "true" | ternary 0 (int .root.Values.meta.replicas)) }}
-{{- $meta = append $meta (printf "%s-meta-%d.%s-meta.%s:7001" $region $i $region $inside) }}
-{{- end }}
-{{- $security := .root.Values.security }}
-{{- toJson (dict "format" 1 "region" $region "meta" $meta "config" (list (printf "%s-config-0.%s-config.%s:7002" $region $region $inside)) "tls" $tls "security" $security) }}
-{{- end }}
-
 {{- define "heliograph.pod" -}}
 serviceAccountName: {{ .root.Values.region.name }}-heliograph
 automountServiceAccountToken: false
@@ -127,14 +111,22 @@ securityContext:
 terminationGracePeriodSeconds: 90
 affinity:
   podAntiAffinity:
+    {{- $labels := dict "matchLabels" (dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/component" .component) }}
+    {{- $by := list "topology.kubernetes.io/zone" }}
+    {{- if eq .root.Values.antiAffinity "required" }}
     requiredDuringSchedulingIgnoredDuringExecution:
       - topologyKey: kubernetes.io/hostname
-        labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ .root.Release.Name }}, app.kubernetes.io/component: {{ .component }}}}
+        labelSelector: {{ toJson $labels }}
+    {{- else }}
+    {{- $by = prepend $by "kubernetes.io/hostname" }}
+    {{- end }}
     preferredDuringSchedulingIgnoredDuringExecution:
+      {{- range $by }}
       - weight: 100
         podAffinityTerm:
-          topologyKey: topology.kubernetes.io/zone
-          labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ .root.Release.Name }}, app.kubernetes.io/component: {{ .component }}}}
+          topologyKey: {{ . }}
+          labelSelector: {{ toJson $labels }}
+      {{- end }}
   {{- with .zone }}
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
