@@ -236,6 +236,11 @@ class MetaClient:
         for watch in [watch for _, watch in self._watches if watch.prefix == prefix]:
             await watch.synced()
 
+    @property
+    def where(self) -> str:
+        """The addresses of the servers, for people."""
+        return ", ".join(self._addresses)
+
     def stale_s(self) -> float:
         age_s = self._clock.monotonic() - self._fresh_at
         return 0.0 if self._is_fresh() and age_s < FRESH_S else age_s
@@ -352,10 +357,7 @@ class MetaClient:
             answered = True
             return answer
         except TimeoutError:
-            text = (
-                f"no answer from the metadata at {', '.join(self._addresses)} within {self.settings.timeout_s:g} s "
-                f"({self._trouble})"
-            )
+            text = f"no answer from the metadata at {self.where} within {self.settings.timeout_s:g} s ({self._trouble})"
             if write and (request.sent or request.unsure):
                 raise OutcomeUnknown(f"{text}; the write may or may not have been made") from None
             raise MetadataUnavailable(text) from None

@@ -61,6 +61,8 @@ class BrokerParts:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self.runtime = settings, runtime
         self.stops: list[Callable[[], Awaitable[None]]] = []
+        self.stores: list[MetaClient] = []
+        """The region's metadata and the global configuration, once they are connected to."""
         self.certificates: Certificates
         self.view: RegionView
         self.meta: MetaClient

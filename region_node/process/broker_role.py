@@ -17,7 +17,14 @@ from heliograph.model.configuration.revocations import REVOCATIONS
 from heliograph.model.topic_names import TopicName
 from region_node.process.broker_faces import BrokerFaces
 from region_node.process.broker_parts import BrokerParts
-from region_node.process.role_runtime import Runtime, closing, meta_client, obey_revocations, replicator_tls
+from region_node.process.role_runtime import (
+    Runtime,
+    closing,
+    meta_client,
+    obey_revocations,
+    replicator_tls,
+    without_absent,
+)
 from region_node.process.settings import ProcessSettings
 from region_node.security.tls import Certificates, client_context
 
@@ -65,8 +72,9 @@ class BrokerRole(BrokerParts):
 
     async def stop(self) -> None:
         """Drains first, then ends what was started, the newest first."""
-        while self.stops:
-            await self.stops.pop()()
+        async with without_absent(self.stores):
+            while self.stops:
+                await self.stops.pop()()
 
     async def failed(self) -> None:
         """Returns where an admin has this broker end. Raises ConfigError where it may serve no longer."""
@@ -91,6 +99,7 @@ class BrokerRole(BrokerParts):
         self.stops.append(closing(self.meta.close))
         self.config = meta_client(self.settings.config, self.runtime, self.certificates.dialer("broker", "config"))
         self.stops.append(closing(self.config.close))
+        self.stores += self.meta, self.config
         coordinators = (
             self.settings.broker.transactions.coordinators
             if self.settings.broker.transaction_coordinator_enabled

@@ -16,7 +16,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ConfigError, DiskFailed
-from region_node.process.role_runtime import Role, Runtime, closing, data_path, meta_client, obey_revocations
+from region_node.process.role_runtime import (
+    Role,
+    Runtime,
+    closing,
+    data_path,
+    meta_client,
+    obey_revocations,
+    without_absent,
+)
 from region_node.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
@@ -253,6 +261,7 @@ class BookieRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self._stops: list[Callable[[], Awaitable[None]]] = []
+        self._stores: list[MetaClient] = []
         self.bookie: Bookie
         self.collector: GarbageCollector | None = None
         self.refill: Refill | None = None
@@ -296,6 +305,7 @@ class BookieRole:
         meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
         self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
+        self._stores.append(meta)
         revocations = Revocations()
         if own.http_port >= 0:
             ports["http"] = await self._open_http(own.http_port, certificates, meta, revocations)
@@ -361,8 +371,9 @@ class BookieRole:
 
     async def stop(self) -> None:
         """Leaves the metadata first, so that brokers stop choosing it; then ends connections, then the disks."""
-        while self._stops:
-            await self._stops.pop()()
+        async with without_absent(self._stores):
+            while self._stops:
+                await self._stops.pop()()
 
     async def failed(self) -> None:
         await asyncio.shield(self._failed)

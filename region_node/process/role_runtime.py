@@ -7,8 +7,10 @@ role.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -18,6 +20,7 @@ from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+from heliograph.runtime.every import every
 from heliograph.runtime.process_usage import ProcessUsage
 from region_node.process.settings import ProcessSettings
 from region_node.security.settings import TlsSettings
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
     from region_node.placement.ownership.broker_calls import BrokerCalls
     from region_node.security.authentication.revocations import Revocations
     from region_node.security.tls import Certificates
+
+log = logging.getLogger("region_node.process")
+
+AWAY_S = 5.0
+"""So long a role that ends waits for metadata that is away: more than a group takes to elect another leader."""
+_LOOK_S = 0.5
 
 T = TypeVar("T")
 
@@ -115,6 +124,26 @@ def meta_client(addresses: Sequence[str], runtime: Runtime, tls: ssl.SSLContext 
     from heliograph.kv.metadata_client import ClientSettings, MetaClient
 
     return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls, settings=runtime.of(ClientSettings))
+
+
+@asynccontextmanager
+async def without_absent(stores: Sequence[MetaClient]) -> AsyncIterator[None]:
+    """What is done meanwhile, to end a role, waits for none of these that has been away for AWAY_S: it is closed, so
+    that all that is asked of it fails at once.
+    """
+    left = list(stores)
+
+    async def look() -> None:
+        for store in [each for each in left if each.stale_s() > AWAY_S]:
+            log.warning("process.metadata_away", extra={"at": store.where})
+            store.close()
+            left.remove(store)
+
+    looking = asyncio.ensure_future(every(_LOOK_S, look, first_s=0))
+    try:
+        yield
+    finally:
+        looking.cancel()
 
 
 def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.SSLContext]) -> ssl.SSLContext | None:
