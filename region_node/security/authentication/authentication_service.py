@@ -87,7 +87,12 @@ class Authentication:
             return Principal(role=NOBODY)
         if credentials.method == METHOD and self._internal is not None:
             return await self._internal.identify(credentials)
-        principal = await self._identify(credentials)
+        return self.speaking(await self._identify(credentials), original)
+
+    def speaking(self, principal: Principal, original: str = "") -> Principal:
+        """For whom somebody who has proved who it is speaks: whoever makes a principal sends it by here. Raises
+        Unauthorized.
+        """
         if principal.role in self._proxies:
             if not original or original in self._proxies:
                 raise Unauthorized(f"the proxy role {principal.role!r} must say for which other role it speaks")

@@ -118,8 +118,9 @@ class Login:
         (exchange, known), self._exchange = self._exchange, None
         answer = exchange.finish(data, known)
         found = Principal(role=exchange.user, proof=ProvenBy(user=exchange.user))
-        self._broker.security.authentication.admit(found, "ScramUsers", "scram")
-        self._accept(found)
+        authentication = self._broker.security.authentication
+        authentication.admit(found, "ScramUsers", "scram")
+        self._accept(authentication.speaking(found))
         return answer
 
     def _accept(self, principal: Principal) -> None:

@@ -1,4 +1,6 @@
-"""What was revoked, at Kafka's door: PLAIN, OAUTHBEARER, SCRAM, mutual TLS, and connections that stand."""
+"""What was revoked, at Kafka's door: PLAIN, OAUTHBEARER, SCRAM, mutual TLS, and connections that stand; and that a
+proxy role, which has nobody there to speak for, comes in by none of them.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +133,23 @@ def test_a_user_of_scram(caplog: pytest.LogCaptureFixture) -> None:
         await here.lift("user", "ann")
         assert (await by_scram(face, "ann"))[1]["error_code"] == 0
         here.stop()
+
+    with_face(test)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256"])
+def test_a_proxy_role_speaks_for_itself_by_no_mechanism(mechanism: str) -> None:
+    async def test(face: Face) -> None:
+        guarded(face)
+        face.broker.security.authentication._proxies = frozenset({"app", "gate"})
+        await face.broker.scram.put("gate", mechanism, user_of("SCRAM-SHA-256", ROUNDS, SALT, SALTED))
+        if mechanism.startswith("SCRAM"):
+            made, answer = await by_scram(face, "gate")
+        else:
+            data = b"\0gate\0x" if mechanism == "PLAIN" else b"n,,\x01auth=Bearer t1\x01\x01"
+            made, answer = await signed_in(face, mechanism, data)
+        assert answer["error_code"] == Code.SASL_AUTHENTICATION_FAILED and "proxy" in answer["error_message"]
+        assert made.protocol.session.login.principal is None and made.transport.closing
 
     with_face(test)
 
