@@ -310,6 +310,7 @@ class BrokerFaces:
             to_bookies=to_bookies,
             places=BookiePlaces(keys, broker.pool, to_bookies),
             outward=broker.certificates.outward(),
+            audiences=broker.settings.security.region_audiences,
             usage=broker.usage,
             stored=broker.stored,
             usage_store=broker.meta,

@@ -259,6 +259,7 @@ class BrokerRole(BrokerParts):
                 self.certificates.outward(),
                 OwnCredentials(own.drill_token_file),
                 own.region_patience_s,
+                self.settings.security.region_audiences,
             ).end_of,
         )
         self.appends = factory.appends

@@ -199,6 +199,10 @@ class SecuritySettings:
     """Hosts, *.domains, or address ranges that a region's URL may name; empty: any. Only to those that it names goes
     what is in `cluster_files`.
     """
+    region_audiences: dict[str, str] = setting({})
+    """Name of another region -> the `audience` of its `security.tokens`: no caller's credentials are passed on to that
+    region but a token that names it. Of regions that are not named here none is looked at.
+    """
     cluster_files: str = setting("")
     """A folder: from it, and from nowhere else, come the files that the registration of a Pulsar cluster names; empty:
     none is read.
@@ -245,6 +249,11 @@ class SecuritySettings:
             )
         if self.authorization and not self.super_users:
             raise ConfigError("security.authorization is on without super_users: nobody could make the first tenant")
+        if empty := [region for region, audience in self.region_audiences.items() if not region or not audience]:
+            raise ConfigError(
+                f"security.region_audiences: {empty[0]!r} has no audience: give it that of the region's "
+                "security.tokens, or leave the line out"
+            )
         if self.cluster_files and not Path(self.cluster_files).is_dir():
             raise ConfigError(
                 f"security.cluster_files: there is no folder {self.cluster_files}; make it, and put there what Pulsar "

@@ -209,3 +209,10 @@ def test_bind_and_ports() -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             build(ProcessSettings, {**base, "broker": broker}, "")
+
+
+def test_a_region_whose_audience_is_named_has_one() -> None:
+    """An empty one would be none, and tokens would go there whoever they are for."""
+    assert SecuritySettings(region_audiences={"eu": "eu-brokers"}).region_audiences == {"eu": "eu-brokers"}
+    with pytest.raises(ConfigError, match=r"region_audiences: 'ap' has no audience"):
+        SecuritySettings(region_audiences={"eu": "eu-brokers", "ap": ""})

@@ -163,6 +163,8 @@ class Admin:
     """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None:
     as the machine trusts.
     """
+    audiences: Mapping[str, str] = field(default_factory=dict)
+    """Of other regions: what a token that is passed on there names."""
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""

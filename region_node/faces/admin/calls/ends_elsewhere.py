@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class EndsElsewhere:
     outward: Callable[[], ssl.SSLContext] | None
     caller: Caller
     region_patience_s: float
+    audiences: Mapping[str, str]
 
     async def end_of(self, metadata: LedgerMetadata, last_entry_max: int) -> int:
         """Asks as `storage.managed_ledger.cursors.acknowledged.Elsewhere` wants it."""

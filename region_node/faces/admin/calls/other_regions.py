@@ -2,11 +2,14 @@
 
 Is: one call, and whose credentials go with it. Isn't: a path, or what an answer means.
 Invariants: no answer takes more memory than ANSWER_BYTES_MAX; credentials go only to an address that may be called
-(`allowed_urls`), and only by TLS, but on this machine.
+(`allowed_urls`), and only by TLS, but on this machine; where the audience of a region is known (`region_audiences`),
+only a token that names it goes there. What a region says of its own audience is not asked: one that is taken over would
+name another's.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 from collections.abc import Callable, Mapping
@@ -66,15 +69,47 @@ class RegionsPort(Protocol):
     @property
     def outward(self) -> Callable[[], ssl.SSLContext] | None: ...
 
+    @property
+    def audiences(self) -> Mapping[str, str]:
+        """Region -> the audience that a token for it names."""
 
-def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
-    """Raises NotAllowed where the headers prove who calls, and would go to another machine for everybody to read."""
-    if "Authorization" in headers and not secret_may_go_to(url):
+
+def check_passed_on(admin: RegionsPort, url: str, region: str, headers: Mapping[str, str]) -> None:
+    """Raises NotAllowed where the headers prove who calls, and would go to another machine for everybody to read, or
+    are of use elsewhere than in the region that they would go to.
+    """
+    if "Authorization" not in headers:
+        return
+    audience = admin.audiences.get(region, "")
+    if audience and audience not in (named := _audiences(headers["Authorization"])):
+        names = f"is for {', '.join(named)[:200]}" if named else "names no audience"
+        raise NotAllowed(
+            f"region {region} takes tokens for {audience} (security.region_audiences), and what the caller brings "
+            f"{names}: it is not passed on, as it would be of use to that region elsewhere. Ask with a token that "
+            f"names {audience} in aud, or ask region {region} itself"
+        )
+    if not secret_may_go_to(url):
         raise NotAllowed(
             f"region {region} is asked at {url.partition('?')[0]}, which is not https://: the caller's token would go "
             "there in clear. Open broker.admin_tls_port there, and name it: "
             f"heliograph clusters update {region} --url https://HOST:PORT"
         )
+
+
+def _audiences(authorization: str) -> list[str]:
+    """Those that a token names, whose signature is not looked at here; of anything else: none."""
+    scheme, _, token = authorization.partition(" ")
+    parts = token.strip().split(".")
+    if scheme.lower() != "bearer" or len(parts) != 3:
+        return []
+    try:
+        claims = msgspec.json.decode(
+            base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)), type=dict[str, Any]
+        )
+    except (ValueError, RecursionError):
+        return []
+    named = claims.get("aud")
+    return [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
 
 
 def published_url(admin: RegionsPort, region: str) -> str:
@@ -95,7 +130,7 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
     url = published_url(admin, region)
     admin.urls.check(url, ("http", "https"))
     headers = {name: request.headers[name] for name in _PROOF if name in request.headers}
-    check_private(url, region, headers)
+    check_passed_on(admin, url, region, headers)
     try:
         async with (
             ClientSession(timeout=TIMEOUT) as session,

@@ -30,7 +30,7 @@ from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
-from region_node.faces.admin.calls.other_regions import check_private, published_url
+from region_node.faces.admin.calls.other_regions import check_passed_on, published_url
 from region_node.faces.admin.server import console_sign_in
 from region_node.runtime import request_ids
 from region_node.runtime.bounded_answers import read_at_most
@@ -136,7 +136,7 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     _check(url, brokers)
                 else:
                     admin.urls.check(url, schemes)
-                    check_private(url, region, headers)
+                    check_passed_on(admin, url, region, headers)
                 asked = session.request(
                     request.method,
                     URL(url, encoded=True),

@@ -69,7 +69,7 @@ def test_the_farthest_region_says_where_it_ended(
     view: Any = SimpleNamespace(
         region=lambda name: SimpleNamespace(number=1), namespace=lambda name: NamespacePolicies(regions=regions)
     )
-    by = ends_elsewhere.EndsElsewhere("us", view, UrlList(()), None, OwnCredentials(""), 2.0)
+    by = ends_elsewhere.EndsElsewhere("us", view, UrlList(()), None, OwnCredentials(""), 2.0, {})
     ledger: Any = SimpleNamespace(topic="persistent://t/n/a b", ledger=LEDGER)
     metadata: LedgerMetadata = ledger
     found: list[int] = []

@@ -1,8 +1,11 @@
-"""A caller's credentials go to another region by TLS, or stay on this machine; and what its refusal says."""
+"""A caller's credentials go to another region by TLS, or stay on this machine, and only where they are for it; and what
+its refusal says.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from types import SimpleNamespace
@@ -22,11 +25,11 @@ from region_node.security.allowed_urls import UrlList
 TOKEN = {"Authorization": "Bearer abc.def.ghi"}
 
 
-def admin_of(admin_url: str) -> Any:
-    """`us`, with `eu` at that URL."""
+def admin_of(admin_url: str, **audiences: str) -> Any:
+    """`us`, with `eu` at that URL. audiences: region -> its audience, as the settings here name it."""
     info = RegionInfo(name="eu", number=2, admin_url=admin_url)
     view = SimpleNamespace(region=lambda name: info if name == "eu" else None)
-    return SimpleNamespace(region="us", view=view, urls=UrlList(()), outward=None)
+    return SimpleNamespace(region="us", view=view, urls=UrlList(()), outward=None, audiences=audiences)
 
 
 async def by_console(admin: Any, headers: dict[str, str]) -> Any:
@@ -55,6 +58,52 @@ def test_no_token_goes_to_another_machine_in_clear(ask: Any, url: str) -> None:
     with pytest.raises(NotAllowed, match=r"heliograph clusters update eu --url https://") as refused:
         asyncio.run(ask(admin_of(url), TOKEN))
     assert "abc" not in str(refused.value) and "broker.admin_tls_port" in str(refused.value)
+
+
+def token(claims: Any) -> dict[str, str]:
+    """With these claims, as nobody has signed it."""
+    middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return {"Authorization": f"Bearer e30.{middle}.AA"}
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "headers",
+    [
+        token({"sub": "root"}),
+        token({"aud": "us-brokers"}),
+        token({"aud": ["us-brokers", "eu"]}),
+        token({"aud": "eu-brokers-2"}),
+        token({"aud": "x eu-brokers"}),
+        token({"aud": {"eu-brokers": 1}}),
+        token({"aud": [["eu-brokers"]]}),
+        token(["eu-brokers"]),
+        TOKEN,
+        {"Authorization": "Bearer eu-brokers"},
+        {"Authorization": "Basic cm9vdDpldS1icm9rZXJz"},
+    ],
+)
+def test_what_is_not_for_a_region_is_not_passed_on_to_it(ask: Any, headers: dict[str, str]) -> None:
+    """The region could use it where it is taken: a region that is taken over would be the caller elsewhere."""
+    with pytest.raises(NotAllowed, match=r"security\.region_audiences.* in aud, or ask region eu itself"):
+        asyncio.run(ask(admin_of("https://eu.invalid:8443", eu="eu-brokers"), headers))
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("headers", "audiences"),
+    [
+        (token({"aud": "eu-brokers"}), {"eu": "eu-brokers"}),
+        (token({"aud": ["us-brokers", "eu-brokers"]}), {"eu": "eu-brokers"}),
+        (token({"aud": "us-brokers"}), {"ap": "ap-brokers"}),
+        ({}, {"eu": "eu-brokers"}),
+    ],
+)
+def test_what_is_for_a_region_or_for_all_is_passed_on(
+    ask: Any, headers: dict[str, str], audiences: dict[str, str]
+) -> None:
+    with pytest.raises(MetadataUnavailable, match="does not answer"):
+        asyncio.run(ask(admin_of("https://eu.invalid:8443", **audiences), headers))
 
 
 @WAYS
