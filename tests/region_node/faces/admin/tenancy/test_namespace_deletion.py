@@ -124,9 +124,9 @@ def test_where_all_was_deleted_before_it_goes_with_that_and_its_tenant_behind_it
         assert await us.rest("DELETE", PATH) == (204, None)
         status, answer = await us.rest("DELETE", f"{TENANT}?force=true")
         assert status == 409 and f"`heliograph dr delete {NAMESPACE} --grace 0`" in answer["reason"]
-        await elapse((us, eu), DAY_S + 1)
-        assert await us.stored() == [TOPIC], "what was deleted before it can be brought back as long as it could"
-        await elapse((us, eu), DAY_S)
+        (whole, _), (topic, _) = (us.tombstones.known[name] for name in (NAMESPACE, TOPIC))
+        assert whole.until_ms >= topic.until_ms, "what was deleted before it can be brought back as long as it could"
+        await elapse((us, eu), 2 * DAY_S + 1)
         for region in (us, eu):
             await until(partial(gone, region), "it is gone")
         assert (await us.rest("DELETE", TENANT))[0] == 204
