@@ -208,9 +208,19 @@ def subscriptions_create(topic: Topic, subscription: Subscription, position: Pos
     return _message_id(position)
 
 
-@Call("DELETE", SUBSCRIPTION, ("force",), said="subscription {subscription} of {topic} is removed")
-def subscriptions_delete(topic: Topic, subscription: Subscription, force: Force = False) -> None:
+def subscriptions_delete(
+    rest: Rest,
+    topic: Topic,
+    subscription: Subscription,
+    force: Force = False,
+    only_here: Annotated[
+        bool,
+        typer.Option("--only-here", help="Also one that other regions have: it comes back unless it is removed there."),
+    ] = False,
+) -> None:
     """Remove a subscription: what it has not acknowledged is forgotten."""
+    rest.delete(_path(topic, subscription), force=force, onlyHere=only_here)
+    done(f"subscription {subscription} of {topic} is removed")
 
 
 def subscriptions_reset(

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 
 from global_config.view import ConfigView
 from heliograph.model.configuration.tombstones import Tombstone
-from heliograph.model.errors import ConsumerBusy, NotFound, ProducerBusy
+from heliograph.model.errors import ConsumerBusy, NotAllowed, NotFound, ProducerBusy
 from heliograph.model.topic_names import TopicName
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.deferred_deletion import Tombstones
+from region_node.topics.topic import Topic
 
 
 class DeletionEverywhere:
@@ -87,6 +88,19 @@ def where_copies_may_be(view: ConfigView, namespace: str) -> tuple[str, ...]:
         raise NotFound(f"namespace {namespace} does not exist")
     ran = [info.name for info in view.regions() if info.metadata_instance]
     return tuple(dict.fromkeys([*policies.regions, *ran]))
+
+
+def check_not_elsewhere(topic: Topic, name: str) -> None:
+    """Raises NotAllowed where other regions may have the subscription of that name too, and would make it here again
+    when the topic is loaded anew.
+    """
+    found = topic.subscriptions.get(name)
+    if found is not None and found.replicated and topic.log.linked:
+        raise NotAllowed(
+            f"subscription {name} of {topic.text} is replicated: other regions have it too, and would bring it back. "
+            "Delete it in each of them, by `heliograph subscriptions delete --only-here`, or switch its replication "
+            "off in each (replicatedSubscriptionStatus), and then delete it"
+        )
 
 
 def check_unused(topic: str, producers: int, consumers: int) -> None:

@@ -15,6 +15,7 @@ from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.topics.serving.deletion_everywhere import check_not_elsewhere
 from region_node.topics.serving.named_topics import in_bundle
 
 
@@ -48,10 +49,14 @@ async def clear(admin: Admin, request: web.Request) -> None:
 
 
 async def unsubscribe(admin: Admin, request: web.Request, subscription: str) -> None:
-    """Raises ConsumerBusy where consumers are connected."""
+    """Raises ConsumerBusy where consumers are connected, NotAllowed where other regions have it too."""
+
+    async def remove(topic: str) -> None:
+        check_not_elsewhere(await admin.topics.get(topic, create=False), subscription)
+        await admin.topics.delete_subscription(topic, subscription)
+
     for name in await _topics(admin, request):
-        path = f"/subscription/{quote(subscription, safe='')}"
-        await admin.at_owner(name, "DELETE", path, lambda topic: admin.topics.delete_subscription(topic, subscription))
+        await admin.at_owner(name, "DELETE", f"/subscription/{quote(subscription, safe='')}", remove)
 
 
 async def _subscriptions(admin: Admin, topic: str) -> list[str]:

@@ -23,6 +23,7 @@ from region_node.faces.admin.calls.existing import at_owners, everywhere, partit
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription, check_given
 from region_node.topics.backlog_reading import nth_unacked
+from region_node.topics.serving.deletion_everywhere import check_not_elsewhere
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_state import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
@@ -85,8 +86,13 @@ async def create(
         replicate(loaded, made)
 
 
-async def delete(admin: Admin, request: web.Request, name: TopicName, *, force: bool = False) -> None:
+async def delete(
+    admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
+) -> None:
+    """onlyHere: also where other regions have it, and bring it back unless it is deleted there as well."""
     topic, found = await _existing(admin, request, name)
+    if not onlyHere:
+        check_not_elsewhere(topic, found.name)
     before = {"markDelete": _at(found), "backlog": found.cursor.backlog_entries}
     await topic.delete_subscription(found.name, force=force)
     admin.changed_also(request, topic.text, before, None)

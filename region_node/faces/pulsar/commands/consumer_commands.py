@@ -33,6 +33,7 @@ from region_node.subscriptions.dispatcher import after
 from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.admission import check_consumers, check_type
 from region_node.topics.limits.topic_limits import check_name, metadata_of
+from region_node.topics.serving.deletion_everywhere import check_not_elsewhere
 from region_node.topics.topic import Topic
 from region_node.transactions.participants.pending_acks import Part, part_of
 
@@ -392,6 +393,7 @@ async def _unsubscribe(session: PulsarSession, handle: ConsumerHandle, command: 
             command.request_id, pb.MetadataError, f"subscription {subscription.name!r} has other consumers"
         )
         return
+    check_not_elsewhere(topic, subscription.name)
     subscription.remove(consumer)
     session.consuming.forget(handle)
     await topic.delete_subscription(subscription.name, force=command.force)

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from heliograph.model.admin_paths import namespace_path, topic_path
+from heliograph.model.admin_paths import SUBSCRIPTION, namespace_path, path_of, topic_path
+from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
+from region_node.replication.replicated_subscriptions import replicate
 from tests.region_node.topics.serving.deleting_regions import (
     DAY_S,
     NAMESPACE,
@@ -259,5 +262,33 @@ def test_who_says_that_only_this_region_is_meant_deletes_here_alone() -> None:
         await filled(us, eu, 0)
         assert (await us.delete(query="?onlyHere=true"))[0] == 204
         assert not await us.stored() and await eu.listed() == [TOPIC] and not us.tombstones.known
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", path_of(SUBSCRIPTION, topic=TOPIC, subscription="s")),
+        ("POST", f"{namespace_path(NAMESPACE)}/unsubscribe/s"),
+    ],
+    ids=["topic", "namespace"],
+)
+def test_a_replicated_subscription_is_not_deleted_here_alone(method: str, path: str) -> None:
+    """It would be back when the topic is loaded anew, as the others tell of it."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        topic: Any = await us.topics.get(TOPIC, create=False)
+        for name in ("s", "own"):
+            await topic.subscription(name, initial=AFTER_ALL)
+        replicate(topic, topic.subscriptions["s"])
+        topic.log.sends = True
+        status, answer = await us.rest(method, path)
+        assert status == 412 and "--only-here" in answer["reason"] and "s" in topic.subscriptions, answer
+        assert await us.rest(method, f"{path.removesuffix('s')}own") == (204, None), "it is of this region alone"
+        only_here = path_of(SUBSCRIPTION, topic=TOPIC, subscription="s")
+        assert await us.rest("DELETE", f"{only_here}?onlyHere=true") == (204, None)
+        assert not topic.subscriptions
 
     with_regions(test)

@@ -21,6 +21,7 @@ from region_node.faces.pulsar.commands.consumer_commands import (
     position_of,
 )
 from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits
+from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.serving.topic_service import TopicSettings
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -391,6 +392,26 @@ def test_unsubscribe() -> None:
         assert kinds(await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=7))) == [K.SUCCESS]
         assert broker.ledger().cursors == {}
         assert kinds(await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=8))) == [K.ERROR]
+
+    with_broker(test)
+
+
+def test_a_replicated_subscription_is_not_unsubscribed_in_one_region_alone() -> None:
+    """Another region that has it would bring it back."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        topic: Any = broker.topics.loaded[TOPIC]
+        (found,) = topic.subscriptions.values()
+        replicate(topic, found)
+        topic.log.sends = True
+        ((answer, _),) = await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=5))
+        assert answer.error.error == pb.NotAllowedError and "--only-here" in answer.error.message
+        assert found.consumers and topic.subscriptions
+        replicate(topic, found, on=False)
+        assert kinds(await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=6))) == [K.SUCCESS]
+        assert not topic.subscriptions
 
     with_broker(test)
 
