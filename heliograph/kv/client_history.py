@@ -12,15 +12,16 @@ Bounds: LEASES_MAX leases are remembered; of more the oldest are not judged.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from heliograph.kv.history import HISTORY, History
+from heliograph.kv.history import HISTORY, TableHistory
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import LeaseLost
 
 log = logging.getLogger("heliograph.kv")
 
 NUMBER = 0
-"""Of the watch of the history; others count from 1."""
+"""The number of the watch of the history; others count from 1."""
 LEASES_MAX = 4096
 
 
@@ -32,12 +33,25 @@ class ClientHistory:
         self.index = -1
         """The highest of a command that was heard of."""
         self._stamp = 0
-        """Of the newest leadership that was told; 0: none, and nothing can be judged."""
+        """The newest leadership that was told; 0: none, and nothing can be judged."""
+        self._on_another: Callable[[], None] = lambda: None
         self._leases: dict[int, None] = {}
         self._lost: dict[int, None] = {}
 
+    def when_another(self, callback: Callable[[], None]) -> None:
+        """It is called once another history is found."""
+        self._on_another = callback
+
+    def want(self) -> bool:
+        """Whether it was not wanted before."""
+        before, self.wanted = self.wanted, True
+        return not before
+
+    def disconnected(self) -> None:
+        self.listed = False
+
     def heard(self, index: int) -> None:
-        """Of a command at that index."""
+        """A command at that index was heard of."""
         if self.listed:
             self.index = max(self.index, index)
 
@@ -63,7 +77,7 @@ class ClientHistory:
         self._stamp, self.listed = 0, True
 
     def _told(self, version: int, value: bytes | None) -> bool:
-        history = History() if value is None else readable(History.decode, HISTORY, value)
+        history = TableHistory() if value is None else readable(TableHistory.decode, HISTORY, value)
         another = history is not None and bool(self._stamp) and not history.goes_on_from(self._stamp, self.index)
         self._stamp = 0 if history is None else history.stamp
         if another:
@@ -72,6 +86,7 @@ class ClientHistory:
             for lease in self._leases:
                 _keep(self._lost, lease)
             self._leases = {}
+            self._on_another()
         self.heard(version)
         return another
 

@@ -67,6 +67,12 @@ class Watch:
     def on_synced(self) -> None:
         self._heard.set()
 
+    def ask(self, *, judged: bool) -> bool:
+        """Whether the present connection is to be asked for it now. judged: its history is known there."""
+        asks = not self.asked and (judged or self.since < 0)
+        self.asked |= asks
+        return asks
+
     def on_refused(self, why: str) -> None:
         self.refused = why
         self._heard.set()

@@ -31,13 +31,13 @@ _STAMP_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class TableHistory:
     """leaderships: (index of the last command before it; its stamp, by chance and above 0), oldest first."""
 
     leaderships: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def decode(cls, blob: bytes) -> History:
+    def decode(cls, blob: bytes) -> TableHistory:
         """Raises CorruptData where it cannot be read."""
         try:
             return cls(tuple((int(behind), int(stamp)) for behind, stamp in unpack(blob)))
@@ -49,12 +49,12 @@ class History:
 
     @property
     def stamp(self) -> int:
-        """Of the newest leadership; 0: there is none."""
+        """The stamp of the newest leadership; 0: there is none."""
         return self.leaderships[-1][1] if self.leaderships else 0
 
-    def begun(self, behind: int, stamp: int) -> History:
-        """With another leadership."""
-        return History((*self.leaderships, (behind, stamp))[-LEADERSHIPS_MAX:])
+    def begun(self, behind: int, stamp: int) -> TableHistory:
+        """Returns it with one more leadership, the newest."""
+        return TableHistory((*self.leaderships, (behind, stamp))[-LEADERSHIPS_MAX:])
 
     def goes_on_from(self, stamp: int, index: int) -> bool:
         """Whether it has everything up to `index` that there was when `stamp` was the newest."""
@@ -67,7 +67,7 @@ class History:
 def beginning(rng: Rng, table: KvMachine) -> bytes:
     """What a leader applies before any other command; empty where the row is of a later version."""
     found = table.get(HISTORY)
-    known = History() if found is None else readable(History.decode, HISTORY, found[0])
+    known = TableHistory() if found is None else readable(TableHistory.decode, HISTORY, found[0])
     if known is None:
         return b""
     begun = known.begun(max(table.last_command, table.taken_over), rng.getrandbits(_STAMP_BITS) or 1)

@@ -138,9 +138,7 @@ class MetaClient:
         """Of the last write: no other client's, also where the number of its session is given out again."""
         self._unanswered: dict[int, None] = {}
         self._watches = Watches()
-        self._history = ClientHistory()
-        self.on_another_history: Callable[[], None] = lambda: None
-        """Called once the group is found in another history than this client was told of."""
+        self.history = ClientHistory()
         self._hears_leader = False
         self._answered = False
         """By the server of the present connection, or the last one: anything but its greeting and the history."""
@@ -170,9 +168,9 @@ class MetaClient:
         check_ops(ops)
         for op in ops:
             if isinstance(op, Put) and op.lease:
-                self._history.check(op.lease)
+                self.history.check(op.lease)
         version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key, large=_are_large(ops)))[0]
-        self._history.heard(version)
+        self.history.heard(version)
         return version
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
@@ -203,19 +201,19 @@ class MetaClient:
         self._want_history()
         while True:
             lease: int = (await self._write(CommandKind.GRANT, [ttl_ms]))[0]
-            if self._history.granted(lease):
+            if self.history.granted(lease):
                 return lease
             await self._write(CommandKind.REVOKE, [lease])
 
     async def renew(self, lease: int) -> None:
-        self._history.check(lease)
+        self.history.check(lease)
         await self._read(Frame.RENEW, body(lease))
-        self._history.check(lease)  # which is told before the answer
+        self.history.check(lease)  # which is told before the answer
 
     async def revoke(self, lease: int) -> None:
-        if not self._history.is_lost(lease):  # else it ends by itself, and the number may be another's
+        if not self.history.is_lost(lease):  # else it ends by itself, and the number may be another's
             await self._write(CommandKind.REVOKE, [lease])
-        self._history.revoked(lease)
+        self.history.revoked(lease)
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         self._ids += 1
@@ -382,7 +380,7 @@ class MetaClient:
         request = self._pending.get(number)
         if request is None:
             if status == CommandStatus.REFUSED and number == client_history.NUMBER:
-                self._history.on_refused()
+                self.history.on_refused()
                 self._ask_watches()
             elif status == CommandStatus.REFUSED:
                 self._watches.on_refused(number, str(found[0]) if found else "refused")
@@ -457,29 +455,28 @@ class MetaClient:
         self._connection, self._answered = connection, False
         self._trouble = "it is connected"
         self._touch()
-        if self._history.wanted:
+        if self.history.wanted:
             self._ask_history(connection)
         self._ask_watches()
         for request in self._pending.values():
             self._send(request)
 
     def _want_history(self) -> None:
-        if not self._history.wanted and self._connection is not None:
+        if self.history.want() and self._connection is not None:
             self._ask_history(self._connection)
-        self._history.wanted = True
 
     def _ask_history(self, connection: MetaConnection) -> None:
-        connection.write(frame(Frame.WATCH, client_history.NUMBER, body(HISTORY, self._history.index)))
+        connection.write(frame(Frame.WATCH, client_history.NUMBER, body(HISTORY, self.history.index)))
 
     def _ask_watches(self) -> None:
         """Those that know something once it is known of which history."""
         for number, watch in self._watches:
-            if self._connection is not None and not watch.asked and (self._history.listed or watch.since < 0):
-                watch.asked = True
+            if self._connection is not None and watch.ask(judged=self.history.listed):
                 self._connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
 
     def _on_disconnected(self) -> None:
-        self._connection, self._hears_leader, self._history.listed = None, False, False
+        self._connection, self._hears_leader = None, False
+        self.history.disconnected()
         for request in self._pending.values():
             request.unsure |= request.sent
             request.sent = False
@@ -506,25 +503,24 @@ class MetaClient:
             case Frame.LISTING:
                 index, last, found = fields(payload, int, bool, list)
                 if number == client_history.NUMBER:
-                    if self._history.on_listing(rows(found)):
+                    if self.history.on_listing(rows(found)):
                         self._watches.forget()
-                        self.on_another_history()
                     self._ask_watches()
                     return
                 self._answered = True
                 self._watches.on_listing(number, index, last, rows(found))
-                self._history.heard(max((row[1] for row in found), default=-1))
+                self.history.heard(max((row[1] for row in found), default=-1))
                 self._touch()
             case Frame.EVENT:
                 index, found = fields(payload, int, list)
                 if number != client_history.NUMBER:
-                    self._history.heard(index)
+                    self.history.heard(index)
                     self._watches.on_event(number, index, rows(found))
-                elif self._history.on_event(rows(found)):
-                    self.on_another_history()  # what was listed before its first command is all that there was
+                else:  # what was listed before the first command of another history is all that there was
+                    self.history.on_event(rows(found))
             case Frame.HEARTBEAT:
                 hears, _index, *last_command = fields(payload, bool, int, int, least=2)
-                self._history.heard(*last_command or [-1])
+                self.history.heard(*last_command or [-1])
                 self.on_leader_heard(hears)
             case _:
                 pass  # of a newer server: it may say more than this client understands

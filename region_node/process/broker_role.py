@@ -122,7 +122,7 @@ class BrokerRole(BrokerParts):
         self.epoch = RegionEpoch(
             self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.runtime.rng
         )
-        self.meta.on_another_history = self.epoch.on_another_history
+        self.meta.history.when_another(self.epoch.on_another_history)
         self.stops.append(self.epoch.stop)
         await self.epoch.start()
         self.level = RegionLevel(

@@ -29,6 +29,10 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
 
+def _stamping(service: ServiceSettings, rng: Rng) -> ServiceSettings:
+    return replace(service, stamp=partial(history.beginning, rng))
+
+
 def raft_settings(*, election_timeout_s: float, heartbeat_s: float) -> RaftSettings:
     """With room for the largest transaction in a command."""
     core = CoreSettings(election_timeout_s=election_timeout_s, heartbeat_s=heartbeat_s)
@@ -88,12 +92,7 @@ class GroupNode:
             rng=rng,
         )
         self.service = MetaService(
-            self.raft,
-            self.machine,
-            clock=clock,
-            settings=replace(service, stamp=partial(history.beginning, rng)),
-            forwarder=forwarder,
-            hint=hint,
+            self.raft, self.machine, clock=clock, settings=_stamping(service, rng), forwarder=forwarder, hint=hint
         )
         self.service.desk = desk(self.raft, self.machine)
         self.service.on_damage = self.raft.table_damaged

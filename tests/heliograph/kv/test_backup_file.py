@@ -23,6 +23,7 @@ from heliograph.kv.backup_file import (
     restored_pieces,
 )
 from heliograph.kv.engine.table_image import Restoring, head_of
+from heliograph.kv.history import HISTORY
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine, MachineSettings
@@ -187,7 +188,7 @@ def test_what_was_known_of_the_old_store_is_of_no_use_with_the_restored_one() ->
         await client.put("/later", b"2")
         for _ in range(300):  # far behind the backup
             await client.put("/x", b"")
-        own = keys.INSTANCE, keys.PASSED_OVER
+        own = keys.INSTANCE, keys.PASSED_OVER, HISTORY
         client.watch("/", lambda key, value, _: None if key in own else seen.__setitem__(key, value))
         await client.synced("/")
         assert seen == {"/a": b"1", "/live": b"", "/later": b"2", "/x": b""}

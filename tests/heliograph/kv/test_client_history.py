@@ -18,7 +18,7 @@ from tests.heliograph.kv.group import Group, Mirror, simulate
 def _found(client: MetaClient) -> list[str]:
     """Grows whenever the client finds another history."""
     found: list[str] = []
-    client.on_another_history = lambda: found.append("another")
+    client.history.when_another(lambda: found.append("another"))
     return found
 
 

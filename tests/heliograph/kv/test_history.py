@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.kv import history
-from heliograph.kv.history import HISTORY, LEADERSHIPS_MAX, History
+from heliograph.kv.history import HISTORY, LEADERSHIPS_MAX, TableHistory
 from heliograph.kv.machine_commands import CommandKind, command, txn_fields
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine
@@ -43,7 +43,7 @@ class Log:
     def known(self) -> tuple[int, int]:
         """(the newest stamp, the index of the last command)."""
         found = self.table.get(HISTORY)
-        return History.decode(found[0]).stamp if found else 0, self.table.last_command
+        return TableHistory.decode(found[0]).stamp if found else 0, self.table.last_command
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -69,7 +69,7 @@ def test_a_history_goes_on_from_what_it_has_and_from_nothing_else(seed: int) -> 
         found = log.table.get(HISTORY)
         if found is None:
             continue
-        now = History.decode(found[0])
+        now = TableHistory.decode(found[0])
         for (stamp, index), entries in told:
             there = log.entries[: len(entries)] == entries
             begun = log.table.index == len(log.entries) and _begun_since(log, entries)
@@ -90,14 +90,14 @@ def _begun_since(log: Log, entries: list[bytes]) -> bool:
 
 
 def test_so_many_leaderships_are_kept() -> None:
-    known = History()
+    known = TableHistory()
     for number in range(1, LEADERSHIPS_MAX + 10):
         known = known.begun(number, number)
     assert len(known.leaderships) == LEADERSHIPS_MAX and known.stamp == LEADERSHIPS_MAX + 9
-    assert History.decode(known.encode()) == known
+    assert TableHistory.decode(known.encode()) == known
     assert known.goes_on_from(10, 10) and not known.goes_on_from(9, 9), "it is known no more"
     with pytest.raises(CorruptData):
-        History.decode(b"\x02")
+        TableHistory.decode(b"\x02")
 
 
 def test_a_row_of_a_later_version_stays() -> None:

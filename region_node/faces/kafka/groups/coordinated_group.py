@@ -32,11 +32,12 @@ def owner_key(group: str) -> str:
 
 class ListedGroup(NamedTuple):
     """What is stored of a group, without loading it. owner: the role that made it; "": nobody wrote that down. topics:
-    those that it has offsets of, as clients name them.
+    those that it has offsets of, as clients name them. loaded: it is in memory, too.
     """
 
     owner: str = ""
     topics: tuple[str, ...] = ()
+    loaded: bool = False
 
 
 class GroupAccess:

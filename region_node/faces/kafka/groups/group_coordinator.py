@@ -454,9 +454,6 @@ class GroupCoordinator:
         """
         return await self._names.of("")
 
-    def has_loaded(self, group: str) -> bool:
-        return group in self._held or group in self._unused
-
     async def _read_names(self, _of_all: str) -> dict[str, ListedGroup]:
         found, elsewhere, pace = dict[str, ListedGroup](), set[str](), RowPace()
         for prefix in (GROUPS, OFFSETS, OWNERS):
@@ -470,7 +467,7 @@ class GroupCoordinator:
                     if name not in found and not self._broker.cluster.coordinates(self.place(name)):
                         elsewhere.add(name)
                         continue
-                    known = found.setdefault(name, ListedGroup())
+                    known = found.setdefault(name, ListedGroup(loaded=name in self._held or name in self._unused))
                     if prefix == OWNERS:
                         found[name] = known._replace(owner=readable(owner_of, key, value) or "")
                     elif prefix == OFFSETS and (topic := unquote(behind.partition("/")[0])) not in known.topics[-1:]:

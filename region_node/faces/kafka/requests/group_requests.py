@@ -455,7 +455,7 @@ async def list_groups(session: KafkaSession, request: Request) -> Fields:
         for name, listed in (await coordinator.names()).items():
             await pace.row()
             said = rights.by_name(principal, name, AclOperation.DESCRIBE)
-            if said is None and not coordinator.has_loaded(name) and await rights.rules_out(principal, listed):
+            if said is None and not listed.loaded and await rights.rules_out(principal, listed):
                 said = False
             if said is False:
                 continue
