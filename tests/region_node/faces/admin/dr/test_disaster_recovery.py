@@ -17,6 +17,7 @@ from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer, writer
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
+from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations.grouped_store import GroupedStore
@@ -61,6 +62,7 @@ class Survivor:
             step_ages=None,
             grouped=None,
             changed=lambda *_: None,
+            drill=DrillSettings(),
             leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
             namespace=lambda _: NS,
             policies=lambda _: NamespacePolicies(regions=REGIONS),

@@ -17,6 +17,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import Operation, operation_key
@@ -75,6 +76,7 @@ class Survivor:
             policies=self.policies.__getitem__,
             clock=SimpleNamespace(wall_ms=lambda: 7),
             step_ages=None,
+            drill=DrillSettings(),
             leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
             ownership=SimpleNamespace(brokers=list, record=SimpleNamespace(broker="b")),
             topics=SimpleNamespace(loaded=self.loaded, topics=self._topics),
