@@ -11,9 +11,10 @@ world a drill passes, and says that nothing is at risk.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.passive_world import PassiveWorld
@@ -32,10 +33,11 @@ from region_node.dr.operations.drill import Drill, shadow_of
 from region_node.dr.operations.operation import DRILL, Operation, StepAges
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.report_signing import Signer, check
+from region_node.dr.rehearsal.drill_clients import DrillClients
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.faces.admin.dr.disaster_recovery import counts_here
-from region_node.faces.admin.dr.drills import audits, drop, fill, latencies, mark, probe
+from region_node.faces.admin.dr.drills import RegionShadows, audits, drop, fill, latencies, mark, probe
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"
@@ -105,6 +107,9 @@ class _Shadows:
         given = {"topics": list(topics)}
         return cast(list[float], (await self._world.on(region, lambda admin: probe(admin, shadow, given)))["each_ms"])
 
+    async def clients(self, verb: str, region: str, shadow: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+        return cast(dict[str, Any], await self._world.on(region, lambda admin: _clients(admin, verb, shadow, given)))
+
     async def drop(self, shadow: str, region: str) -> int:
         return cast(int, await self._world.on(region, lambda admin: _drop(admin, shadow)))
 
@@ -119,6 +124,13 @@ class _Shadows:
             dict[str, Any],
             await self._world.on(self._world.settings.regions[-1], lambda admin: _signer(admin).sign(report)),
         )
+
+
+async def _clients(admin: Admin, verb: str, shadow: str, given: dict[str, Any] | None) -> dict[str, Any]:
+    async def elsewhere(*_: object) -> NoReturn:
+        raise AssertionError("the region is asked itself")
+
+    return await RegionShadows(admin, elsewhere).clients(verb, admin.region, shadow, given)
 
 
 async def _drop(admin: Admin, shadow: str) -> int:
@@ -137,6 +149,8 @@ class DrillWorld(PassiveWorld):
 
     async def _start(self) -> None:
         self._ages: dict[str, StepAges] = {}
+        self._clients: dict[BrokerRole, DrillClients] = {}
+        """Each life of a broker has its own."""
         await super()._start()
         self.sim.machine(_DRILLER)
         self._begun = 0
@@ -154,7 +168,10 @@ class DrillWorld(PassiveWorld):
         if not node.is_ready():
             raise MetadataUnavailable(f"{region} does not answer")
         try:
-            return await node.machine.ask(call, _admin(cast(BrokerRole, node.roles[0])), limit_s=_ANSWER_S)
+            broker = cast(BrokerRole, node.roles[0])
+            if broker not in self._clients:
+                self._clients[broker] = DrillClients(broker.runtime.clock, str, ssl.create_default_context)
+            return await node.machine.ask(call, _admin(broker, self._clients[broker]), limit_s=_ANSWER_S)
         except TimeoutError as error:
             raise MetadataUnavailable(f"{region} does not answer") from error
 
@@ -241,6 +258,9 @@ class DrillWorld(PassiveWorld):
             or report["audit"]["topics"] < 1
         ):
             raise Violation(f"a healthy world does not pass a drill: {report}")
+        led = report["clients"]["pulsar"]
+        if not led["measured"] or not 0 < led["acked"]["p50_s"] <= led["acked"]["max_s"] <= report["rto_s"]:
+            raise Violation(f"clients were not led, or were not waited for: {report}")
 
     async def _to_its_end(self) -> Operation:
         deadline = asyncio.get_running_loop().time() + _END_S
@@ -290,7 +310,7 @@ class _Policies:
         return NamespacePolicies(regions=self._world.settings.regions)
 
 
-def _admin(broker: BrokerRole) -> Admin:
+def _admin(broker: BrokerRole, clients: DrillClients | None = None) -> Admin:
     return Admin(
         region=broker.settings.region,
         ownership=broker.ownership,
@@ -305,5 +325,6 @@ def _admin(broker: BrokerRole) -> Admin:
         config_status=broker.config.status,
         leases=broker.leases,
         appends=broker.appends,
+        drill_clients=clients,
         signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
     )

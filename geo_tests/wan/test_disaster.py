@@ -234,6 +234,11 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     ), report
     assert report["rto_lost_s"] > report["rto_s"] >= report["first"]["max_ms"] / 1000 > 0
     assert report["topics"]["text"] == "measured with 18 of 18 topics" and report["first"]["topics"] == 18, report
+    led = report["clients"]["pulsar"]
+    assert (
+        led["measured"] and led["clients"] == 8 and report["rto_s"] >= max(led["acked"]["max_s"], led["read"]["max_s"])
+    )
+    assert led["acked"]["p50_s"] > 0 and led["read"]["p50_s"] > 0, led
     cost = report["publish_latency"]
     assert cost["us"]["verdict"] == "kept" and min(cost["us"]["p99_before_ms"], cost["us"]["p99_during_ms"]) > 0, cost
     assert cost["us"]["entries_during"] > 100 and cost["eu"]["entries_during"] > 0, "links' copies are counted in eu"

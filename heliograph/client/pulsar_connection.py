@@ -174,6 +174,10 @@ class BrokerConnection(asyncio.Protocol):
         """The other side's verified certificate; None without TLS."""
         return self.transport.get_extra_info("peercert") if self.transport is not None else None
 
+    def hand_on(self, on_command: Callable[[BaseCommand], None], on_closed: Callable[[HeliographError], None]) -> None:
+        """From now on its owner hears of every command that nothing here handles, and of its end, by these."""
+        self.on_command, self.on_closed = on_command, on_closed
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def send(self, command: BaseCommand) -> None:

@@ -13,6 +13,8 @@ class DrillSettings:
 
     topics_max: int = setting(1000, "topics", least=1, most=10_000)
     """A shadow has as many topics as its namespace, partitions counted, and no more than these."""
+    clients: int = setting(8, "clients", least=0, most=100, means="how long clients take is not measured")
+    """So many of Pulsar's protocol publish to a topic of the shadow each, and are led to the region that takes over."""
     latency_before_s: float = setting(10.0, "s", least=0, most=600, means="it is not measured")
     """For so long the publish latency of the namespace is measured before a drill does anything."""
     latency_times_max: float = setting(1.2, least=1)

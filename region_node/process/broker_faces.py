@@ -274,6 +274,7 @@ class BrokerFaces:
         from region_node.dr.operations.grouped_store import GroupedStore
         from region_node.dr.operations.operation import StepAges
         from region_node.dr.operations.report_signing import Signer
+        from region_node.dr.rehearsal.drill_clients import DrillClients
         from region_node.faces.admin.calls.admin_context import Admin
         from region_node.faces.admin.dr.disaster_recovery import conductor_for
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -287,6 +288,12 @@ class BrokerFaces:
         keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
         broker.stops.insert(-1, closing(keys.close))
         own_name = OwnCredentials(own.drill_token_file)
+        clients = DrillClients(
+            broker.runtime.clock,
+            lambda: own_name.headers.get("Authorization", "").removeprefix("Bearer "),
+            outward := broker.certificates.outward(),
+        )
+        broker.stops.insert(-1, clients.stop)
         automatic = automatic_of(broker, lambda store: conductor_for(admin, own_name, store=store))
         broker.stops.insert(-1, automatic.stop)
         admin = Admin(
@@ -309,7 +316,7 @@ class BrokerFaces:
             calls=broker.calls,
             to_bookies=to_bookies,
             places=BookiePlaces(keys, broker.pool, to_bookies),
-            outward=broker.certificates.outward(),
+            outward=outward,
             audiences=broker.settings.security.region_audiences,
             usage=broker.usage,
             stored=broker.stored,
@@ -342,6 +349,7 @@ class BrokerFaces:
             signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
             canary=broker.canary,
             drill=own.drill,
+            drill_clients=clients,
             transactions=broker.transactions,
         )
         broker.drills = DrillSchedule(

@@ -23,7 +23,7 @@ from region_node.dr.leadership.leadership_changes import Switching, waits_for
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import FAILOVER, Operation, with_report
-from region_node.dr.rehearsal import publish_latency
+from region_node.dr.rehearsal import client_times, publish_latency
 from region_node.dr.rehearsal.shadow_topics import ShadowTopics
 
 _INFIX = "-drill-"
@@ -31,6 +31,8 @@ _MADE_AT_ONCE = 50
 """Topics of a shadow, in each region: then who asks for the steps sees how far it is."""
 _PROBED = 64
 """Topics of it that are tried once it has failed over."""
+_CONNECTED_S, _FOLLOWED_S = 30.0, 60.0
+"""So long its clients may take to connect before the switch, and to follow behind it."""
 
 
 class Shadows(Protocol):
@@ -56,6 +58,13 @@ class Shadows(Protocol):
 
     async def probe(self, region: str, shadow: str, topics: Sequence[str]) -> list[float]:
         """Stores a message in each of these topics there and reads it back; returns the milliseconds that each took."""
+        ...
+
+    async def clients(self, verb: str, region: str, shadow: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What a broker of `region` does of its clients of the shadow: "PUT" begins them, unless there are some, with
+        the `topics` and the `source` region of `given`; "POST": the switch begins; "GET" looks; "DELETE" ends them.
+        Returns what there is then: count, ready, acked_s, read_s, said.
+        """
         ...
 
     async def drop(self, shadow: str, region: str) -> int:
@@ -205,6 +214,11 @@ class Drill:
         name = shadow_of(op)
         inner, _ = await self._conductor.operation(name)
         if inner is None:
+            if self._settings.clients:
+                op = await self._connected(op)
+                if op.waiting:
+                    return op
+                await self._shadows.clients("POST", op.target, name)
             inner = await self._conductor.begin(FAILOVER, name, op.target, op.by)
         if inner.running:
             inner = await self._conductor.advance(name)
@@ -214,23 +228,48 @@ class Drill:
             f"failed over in {inner.report['rto_s']:.1f} s", self._wall_ms(), control_s=inner.report["rto_s"]
         )
 
+    async def _connected(self, op: Operation) -> Operation:
+        """It waits while clients connect to the region that is left, and read in the other, for as long as they may."""
+        name, now = shadow_of(op), self._wall_ms()
+        since = int(op.report.get("clients_ms", now))
+        op = with_report(op, clients_ms=min(since, now))  # a clock may have been ahead
+        topics = _topics(op).some(name, self._settings.clients)
+        found = await self._shadows.clients("PUT", op.target, name, {"topics": topics, "source": op.source})
+        if found["ready"] < found["count"] and now - since < _CONNECTED_S * 1000:
+            why = f": {found['said']}" if found["said"] else ""
+            return op.waits(f"{found['ready']} of {found['count']} clients are connected{why}")
+        return op.waits("")
+
     async def first(self, op: Operation) -> Operation:
-        """A message in each of some topics, stored with its ack quorum and read back, in the region that took over."""
-        name = shadow_of(op)
-        took_ms = await self._shadows.probe(op.target, name, _topics(op).some(name, _PROBED))
-        half, most = median(took_ms), max(took_ms)
-        rto_s = float(op.report["control_s"]) + most / 1000
-        return op.passed(
-            f"the first message of each of {len(took_ms)} topics was stored and read in {half:.0f} ms (p50), "
-            f"{most:.0f} ms (max)",
-            self._wall_ms(),
-            rto_s=rto_s,
-            rto_lost_s=rto_s + self._lease_s,
-            first={"topics": len(took_ms), "p50_ms": half, "max_ms": most},
+        """A message in each of some topics, stored with its ack quorum and read back, in the region that took over; and
+        those of clients that were led there.
+        """
+        name, now = shadow_of(op), self._wall_ms()
+        if "first" not in op.report:
+            took_ms = await self._shadows.probe(op.target, name, _topics(op).some(name, _PROBED))
+            first = {"topics": len(took_ms), "p50_ms": median(took_ms), "max_ms": max(took_ms)}
+            op = with_report(op, first=first, first_ms=now)
+        first = op.report["first"]
+        text = (
+            f"the first message of each of {first['topics']} topics was stored and read in {first['p50_ms']:.0f} ms "
+            f"(p50), {first['max_ms']:.0f} ms (max)"
         )
+        rto_s = float(op.report["control_s"]) + first["max_ms"] / 1000
+        clients: dict[str, Any] = {}
+        if self._settings.clients:
+            found = await self._shadows.clients("GET", op.target, name)
+            clients = {"pulsar": client_times.told(found)}
+            waited_ms = now - int(op.report["first_ms"])
+            if not clients["pulsar"]["measured"] and found["count"] and 0 <= waited_ms < _FOLLOWED_S * 1000:
+                return op.waits(f"clients that follow: {client_times.text(clients['pulsar'])}")
+            text += f"; clients of Pulsar: {client_times.text(clients['pulsar'])}"
+            rto_s = max([rto_s, *found["acked_s"], *found["read_s"]])
+        return op.passed(text, self._wall_ms(), rto_s=rto_s, rto_lost_s=rto_s + self._lease_s, clients=clients)
 
     async def clean(self, op: Operation) -> Operation:
         name = shadow_of(op)
+        if self._settings.clients:
+            await self._shadows.clients("DELETE", op.target, name)
         if left := await self._remove(name, (op.source, op.target)):
             return op.waits(f"{left} topics of {name} are left")
         return op.passed(f"{name} is gone", self._wall_ms())
@@ -262,7 +301,7 @@ class Drill:
 
     async def sign(self, op: Operation) -> Operation:
         record, _ = await self._conductor.switching.get(op.namespace)
-        found = {**op.report, "publish_latency": await self._latency(op)}
+        found = {"clients": {}, **op.report, "publish_latency": await self._latency(op)}
         verdict = judged(found, record)
         topics = _topics(op)
         report = {
@@ -277,6 +316,7 @@ class Drill:
             "promised": record.slo,
             **{key: found[key] for key in ("rpo", "audit", "control_s", "rto_s", "rto_lost_s", "publish_latency")},
             "first": op.report.get("first"),
+            "clients": found["clients"],
             "topics": {"measured": topics.count, "of": topics.of, "text": f"measured with {topics.text()}"},
             **verdict,
         }
@@ -329,6 +369,11 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
         because.append(f"{sum(wrong.values())} entries of the copy were wrong when the drill came ({kinds}): {now}")
     if audit["unchecked"] or audit["errors"]:
         because.append(f"not everything could be compared: {audit['unchecked']} ranges, {len(audit['errors'])} topics")
+    because += [
+        f"how long clients of {protocol} take was not measured: {client_times.text(part)}"
+        for protocol, part in report["clients"].items()
+        if not part["measured"]
+    ]
     because += [
         f"publishing took longer than it may during the drill: {publish_latency.text(region, part)}"
         if part["verdict"] == publish_latency.BROKEN

@@ -59,7 +59,7 @@ class NewLife:
     """How many have an entry of which no other bookie that is there is known to have a copy."""
     no_copy: tuple[int, ...]
     unread_ledgers: int
-    """How many ledgers' records cannot be read, and have its name in them: of what else there is a copy is not known."""
+    """How many ledgers' records cannot be read, and have its name in them: what others have of those is not known."""
     unread: tuple[int, ...]
     lost_ledgers: int
     """How many ledgers that name it have entries of which no bookie of the region has a copy, all having been asked:
@@ -183,8 +183,9 @@ class NewLives:
         if price.unread_ledgers and not force:
             raise NotAllowed(
                 f"the records of {price.unread_ledgers} ledgers cannot be read, and have {bookie} in them (the first: "
-                f"{', '.join(map(str, price.unread[:5]))}): whether another bookie has a copy is not known. Where a later "
-                "version wrote them, update this process; where they are damaged, restore the metadata; or force it"
+                f"{', '.join(map(str, price.unread[:5]))}): whether another bookie has a copy is not known. Where a "
+                "later version wrote them, update this process; where they are damaged, restore the metadata; or force "
+                "it"
             )
         if not cookie.granted:
             floor = await meta.next_ids(keys.LEDGER_IDS)

@@ -203,6 +203,7 @@ GOOD = {
     "rpo": {"messages": 0, "bytes": 0, "seconds": 0.0, "down": []},
     "audit": {"left": 0, "unchecked": 0, "errors": [], "found": {}},
     "rto_lost_s": 8.0,
+    "clients": {"pulsar": {"measured": True}},
     "publish_latency": {"us": {"verdict": "kept"}, "eu": {"verdict": "no traffic"}},
 }
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from region_node.dr.operations.automatic_failover import AutomaticFailover
     from region_node.dr.operations.operation import StepAges
     from region_node.dr.operations.report_signing import Signer
+    from region_node.dr.rehearsal.drill_clients import DrillClients
     from region_node.dr.slo_monitor import Promises
     from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer
@@ -191,6 +192,7 @@ class Admin:
     leases: WriteLeases | None = None
     """Says which active-passive namespaces this region may write to, and until when."""
     drill: DrillSettings = field(default_factory=DrillSettings)
+    drill_clients: DrillClients | None = None
     region_patience_s: float = 2.0
     """So long a question about all regions waits for each of them; then what is known here is told."""
     deferred: DeferredEdits | None = None

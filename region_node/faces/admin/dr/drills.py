@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from heliograph.client.pulsar_connection import Address
 from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import (
@@ -26,6 +27,7 @@ from heliograph.model.errors import (
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
+from region_node.dr.rehearsal.drill_clients import DrillClients
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -87,6 +89,19 @@ class RegionShadows:
         found = await self._at(region, "POST", f"{dr_path(shadow)}/probe", given, probe, shadow)
         return [float(took) for took in found.get("each_ms", [found["took_ms"]])]
 
+    async def clients(self, verb: str, region: str, shadow: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+        found: Mapping[str, Any]
+        if self._admin.view.namespace(shadow) is None:
+            found = {"count": 0, "ready": 0, "acked_s": [], "read_s": [], "said": f"{shadow} is gone"}
+        elif region != self._admin.region:
+            found = await self._ask(region, verb, f"{dr_path(shadow)}/clients", given)
+        elif verb == "PUT":
+            assert given is not None
+            found = await begin_clients(self._admin, shadow, given)
+        else:
+            found = await _CLIENTS[verb](self._admin, shadow)
+        return dict(found)
+
     async def drop(self, shadow: str, region: str) -> int:
         if self._admin.view.namespace(shadow) is None:
             return 0
@@ -126,7 +141,7 @@ class RegionShadows:
     def here(self) -> list[str]:
         """Those that this region may have topics of, at the first of its brokers."""
         admin = self._admin
-        if admin.ownership.record.broker != next((record.broker for record in admin.ownership.brokers()), ""):
+        if _another_first(admin) is not None:
             return []
         return [
             name
@@ -280,11 +295,72 @@ async def _side_by_side(act: Callable[[str], Awaitable[None]], names: Sequence[s
             raise failed
 
 
+async def begin_clients(
+    admin: Admin, namespace: ExistingNamespace, given: dict[str, Any], *, local: bool = False
+) -> dict[str, Any]:
+    """Clients for `topics` of a shadow, that begin in region `source`; at the first broker of this region."""
+    _check_shadow(admin, namespace)
+    if (first := None if local else _another_first(admin)) is not None:
+        return dict(await admin.call(first, "PUT", f"{dr_path(namespace)}/clients?local=true", given))
+    source = admin.view.region(str(given.get("source")))
+    own = admin.view.region(admin.region)
+    urls = [found.service_url for found in (source, own) if found is not None and found.service_url]
+    brokers = {
+        Address.parse(url)
+        for record in admin.ownership.brokers()
+        for url in record.listeners.values()
+        if url.startswith(("pulsar://", "pulsar+ssl://"))
+    }
+    clients = _clients(admin)
+    clients.begin(namespace, _named(namespace, given), urls, brokers.__contains__)
+    return clients.status(namespace)
+
+
+async def switch_clients(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
+    """The switch of a shadow begins: its clients' times count from now on."""
+    return await _of_clients(admin, namespace, "POST", lambda clients: clients.switch(namespace), local=local)
+
+
+async def look_at_clients(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
+    """How many clients of a shadow there are, are connected, have published and read here, and after how long."""
+    return await _of_clients(admin, namespace, "GET", lambda _: None, local=local)
+
+
+async def end_clients(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
+    """Those of a shadow leave, before its topics go: they would make them again."""
+    return await _of_clients(admin, namespace, "DELETE", lambda clients: clients.end(namespace), local=local)
+
+
+async def _of_clients(
+    admin: Admin, namespace: str, verb: str, act: Callable[[DrillClients], object], *, local: bool
+) -> dict[str, Any]:
+    _check_shadow(admin, namespace)
+    if (first := None if local else _another_first(admin)) is not None:
+        return dict(await admin.call(first, verb, f"{dr_path(namespace)}/clients?local=true"))
+    act(_clients(admin))
+    return _clients(admin).status(namespace)
+
+
+_CLIENTS = {"POST": switch_clients, "GET": look_at_clients, "DELETE": end_clients}
+
+
+def _clients(admin: Admin) -> DrillClients:
+    return existing(admin.drill_clients, NotAllowed("this broker has no clients for drills"))
+
+
+def _another_first(admin: Admin) -> BrokerRecord | None:
+    """The broker of this region that has the clients of drills here; None: this one."""
+    first = next(iter(admin.ownership.brokers()), None)
+    return None if first is None or first.broker == admin.ownership.record.broker else first
+
+
 async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
     """Deletes some topics of a shadow here; once none is left the region leaves it, and the last one deletes it.
     `left`: how many there are still, or 1 where the other region is to be done first: its links make them again.
     """
     _check_shadow(admin, namespace)
+    if admin.drill_clients is not None:
+        admin.drill_clients.end(namespace)  # of a drill that was given up
     names = await admin.topics.topics(namespace)
 
     async def one(name: str) -> None:
@@ -353,6 +429,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{DR}/latencies", CallAccess.SUPER, latencies),
     Route("POST", f"{DR}/topics", CallAccess.SUPER, fill),
     Route("POST", f"{DR}/probe", CallAccess.SUPER, probe),
+    Route("PUT", f"{DR}/clients", CallAccess.SUPER, begin_clients),
+    Route("POST", f"{DR}/clients", CallAccess.SUPER, switch_clients),
+    Route("GET", f"{DR}/clients", CallAccess.SUPER, look_at_clients),
+    Route("DELETE", f"{DR}/clients", CallAccess.SUPER, end_clients),
     Route("DELETE", f"{DR}/shadow", CallAccess.SUPER, drop),
     Route("POST", "/heliograph/v1/dr/verify", CallAccess.SUPER, verify),
 )

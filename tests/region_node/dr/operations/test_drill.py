@@ -204,3 +204,51 @@ def test_a_drill_that_an_earlier_version_has_begun_does_not_say_that_publishing_
         }
 
     run_alone(main())
+
+
+def test_the_rto_is_that_of_the_last_client() -> None:
+    async def main() -> None:
+        world = await world_of(MANY, DrillSettings(clients=5, latency_before_s=0))
+        await begun(world)
+        ended, _ = await advanced(world)
+        report = ended.report["signed"]
+        led = report["clients"]["pulsar"]
+        assert (led["measured"], led["clients"], led["acked"]["max_s"], led["read"]["max_s"]) == (True, 5, 5.0, 5.5)
+        assert report["passed"] and report["rto_s"] == 5.5 and report["rto_lost_s"] == 5.5 + 6.0
+        assert not world.shadows.clients_there, "they have left"
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("connects", (True, False))
+def test_clients_that_do_not_come_are_waited_for_and_are_not_measured(*, connects: bool) -> None:
+    async def main() -> None:
+        world = await world_of(MANY[:3], DrillSettings(latency_before_s=0))
+        world.shadows.connects = connects
+        world.shadows.follows = False
+        await begun(world)
+        await advanced(world, "rehearse")
+        if not connects:
+            op = await world.make().advance(NS)
+            assert op.step == "rehearse" and op.waiting == "0 of 3 clients are connected"
+            assert (await world.make().operation(op.report["shadow"]))[0] is None, "nothing is failed over before"
+            world.later_ms = 30_000
+        await advanced(world, "first")
+        op = await world.make().advance(NS)
+        assert op.step == "first" and "2 of 3 published" in op.waiting
+        world.later_ms += 60_000
+        ended, _ = await advanced(world)
+        report = ended.report["signed"]
+        assert not report["passed"] and "clients of pulsar take was not measured: 2 of 3" in report["because"][0]
+
+    run_alone(main())
+
+
+def test_without_clients_none_are_asked_for() -> None:
+    async def main() -> None:
+        world = await world_of(MANY[:3], DrillSettings(clients=0, latency_before_s=0))
+        world.shadows.connects = False
+        done = await steps(world, "drill")
+        assert done.report["signed"]["passed"] and done.report["signed"]["clients"] == {}
+
+    run_alone(main())

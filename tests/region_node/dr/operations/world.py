@@ -68,6 +68,10 @@ class RegionsOfDrills:
         self.away = False
         """The regions whose shadows they are do not look."""
         self.signed = 0
+        self.clients_there: dict[str, dict[str, Any]] = {}
+        """Shadow -> what its clients have seen."""
+        self.connects = self.follows = True
+        """Whether clients reach the region that is left, and come to the other."""
         self.most_at_once = 0
         """Topics that were asked for in one step."""
         self.fails_at, self.calls = 0, 0
@@ -111,9 +115,27 @@ class RegionsOfDrills:
         assert topics and self.there[shadow][region].issuperset(topics)
         return [12.0 for _ in topics]
 
+    async def clients(self, verb: str, region: str, shadow: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+        nobody: dict[str, Any] = {"count": 0, "ready": 0, "acked_s": [], "read_s": [], "said": ""}
+        if verb == "PUT":
+            assert given is not None and self.there[shadow][region].issuperset(given["topics"])
+            count = len(given["topics"])
+            found = self.clients_there.setdefault(shadow, {**nobody, "count": count})
+            found["ready"] = count if self.connects else 0
+        found = self.clients_there.get(shadow, nobody)
+        if verb == "POST":
+            found["switched"] = True
+        elif verb == "GET" and found.get("switched"):
+            each = range(found["count"] if self.follows else found["count"] - 1)
+            found |= {"acked_s": [1.0 + n for n in each], "read_s": [1.5 + n for n in each]}
+        elif verb == "DELETE":
+            self.clients_there.pop(shadow, None)
+        return dict(found)
+
     async def drop(self, shadow: str, region: str) -> int:
         """As a region does it: some of them, and behind the last topic of the last region the namespace."""
         self._call()
+        self.clients_there.pop(shadow, None)
         found = self.there.get(shadow, {})
         for topic in sorted(found.get(region, ()))[:_DROPPED]:
             found[region].discard(topic)
