@@ -9,20 +9,23 @@ Invariants: an edit is durable in the region's metadata before anybody is told t
 become durable in the order of their ids, and are merged in it; each is merged once, also when two brokers try, one
 stands still in the middle, or one dies between the two stores: how far the region is merged is compared and set with
 each merge, never goes back, and never goes away. Ids go on above it where the region's metadata was restored or made
-anew. Conflicts are written with the merge.
+anew. Conflicts are written with the merge. An edit whose number another one was merged under, as where the metadata was
+restored while the configuration could not be reached, becomes conflicts: none goes without a word.
 Keys: of the region's metadata /config-edits/{id:020}, and /config-edit-last, the last id that was given; of the
-configuration /config-conflicts/{region}/{id:020}.{index}, and /config-merged/{region}, the last id that was merged.
+configuration /config-conflicts/{region}/{id:020}.{index}, /config-merged/{region}, the last id that was merged, and
+/config-merged/{region}/edit, that id, a space, and the SHA-256 of the edit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 from global_config import keys
-from global_config.policy_edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
+from global_config.policy_edits import PROPERTIES, Change, Conflict, Edit, difference, flat, merged, taken
 from global_config.view import ConfigView
 from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
@@ -48,6 +51,8 @@ CONFLICTS = "/config-conflicts/"
 MERGED = "/config-merged/"
 LAST = "/config-edit-last"
 EDITS_MAX = 10_000
+TAKEN = "its number was another edit's: the region's metadata was restored while the configuration could not be reached"
+"""Why an edit was not merged; see `DeferredEdits`."""
 
 
 class DeferredEdits:
@@ -201,13 +206,36 @@ class DeferredEdits:
             through, version = _number(await self._config.get(self._mark))
             if through < edit.id:
                 try:
-                    await self._config.txn([*await self._operations(edit), Put(self._mark, b"%d" % edit.id, version)])
+                    last = Put(_edit_of(self._mark), _named(edit))
+                    marks = [Put(self._mark, b"%d" % edit.id, version), last]
+                    await self._config.txn([*await self._operations(edit), *marks])
                 except VersionConflict:
                     continue
                 self.merged += 1
+            elif await self._is_another(key, edit, through):
+                await self._refuse(edit)
             await self._meta.delete(key)
             return
         raise busy()
+
+    async def _is_another(self, key: str, edit: Edit, through: int) -> bool:
+        """Whether what was merged under its number is not this edit, which waits still. Whoever merges one takes it
+        away before the next: so what waits below the last one was never merged.
+        """
+        if await self._meta.get(key) is None:
+            return False
+        if edit.id < through:
+            return True
+        found = await self._config.get(_edit_of(self._mark))
+        number = b"%d " % edit.id  # else an earlier version has merged the last one
+        return found is not None and found[0].startswith(number) and found[0] != _named(edit)
+
+    async def _refuse(self, edit: Edit) -> None:
+        found = await self._config.get(edit.key)
+        gone = found is None and edit.key.startswith(keys.NAMESPACES)
+        before = {} if gone else _opened(edit.key, None if found is None else found[0])[0]
+        left = [[path, was, mine, [before[path[0]]] if path[0] in before else []] for path, was, mine in edit.changes]
+        await self._config.txn(list(self._conflicts(edit, left, TAKEN, f"{edit.made_ms}.")))
 
     async def _operations(self, edit: Edit) -> list[Op]:
         found = await self._config.get(edit.key)
@@ -233,6 +261,12 @@ class DeferredEdits:
                 ops.append(Put(edit.key, value, version))
                 if edit.key.startswith(keys.NAMESPACES):
                     ops.append(Put(keys.GUARD, b""))
+        return [*ops, *self._conflicts(edit, left, gone)]
+
+    def _conflicts(self, edit: Edit, left: Iterable[Change], because: str, apart: str = "") -> Iterator[Op]:
+        """left: [path, before, mine, theirs] each. because: ""; both were changed. apart: of its number's other edit's,
+        and may be written again.
+        """
         for index, (path, was, mine, theirs) in enumerate(left):
             conflict = Conflict(
                 region=self._region,
@@ -245,11 +279,11 @@ class DeferredEdits:
                 by=edit.by,
                 made_ms=edit.made_ms,
                 merged_ms=self._clock.wall_ms(),
-                **({"because": gone} if gone else {}),
+                **({"because": because} if because else {}),
             )
             log.warning("config.conflict", extra={"key": edit.key, "path": "/".join(path), "by": edit.by})
-            ops.append(Put(f"{CONFLICTS}{self._region}/{edit.id:020d}.{index}", conflict.encode(), ABSENT))
-        return ops
+            name = f"{CONFLICTS}{self._region}/{edit.id:020d}.{apart}{index}"
+            yield Put(name, conflict.encode(), None if apart else ABSENT)
 
     async def _gone(self, edit: Edit, found: tuple[bytes, int] | None) -> str:
         if edit.key.startswith(keys.TOPIC_POLICIES):
@@ -292,6 +326,14 @@ class DeferredEdits:
                 continue
             return conflict
         raise busy()
+
+
+def _edit_of(mark: str) -> str:
+    return f"{mark}/edit"
+
+
+def _named(edit: Edit) -> bytes:
+    return f"{edit.id} {hashlib.sha256(edit.encode()).hexdigest()}".encode()
 
 
 def _number(found: tuple[bytes, int] | None) -> tuple[int, int]:

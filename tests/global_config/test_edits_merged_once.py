@@ -5,14 +5,18 @@ same time; with its metadata made anew.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
 from global_config.admin import ConfigAdmin
-from global_config.deferred_edits import LAST, MERGED, DeferredEdits
+from global_config.deferred_edits import CONFLICTS, EDITS, LAST, MERGED, TAKEN, DeferredEdits
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import WatchCallback, rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 
 TOPIC = "persistent://t/n/x"
@@ -35,6 +39,19 @@ class Halting:
             self.halted.set()
             await self.goes_on.wait()
         return answer
+
+
+class Without:
+    """The copy of a region that is cut off: it does not tell what begins so."""
+
+    def __init__(self, inner: EmbeddedStore, prefix: str) -> None:
+        self._inner, self._prefix = inner, prefix
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
+        return (lambda: None) if prefix.startswith(self._prefix) else self._inner.watch(prefix, callback)
 
 
 async def configured() -> EmbeddedStore:
@@ -136,5 +153,58 @@ def test_a_region_whose_metadata_is_made_anew_goes_on_above_what_is_merged() -> 
             await edits.stop()
         found = await config.get(f"{MERGED}us")
         assert found is not None and found[0] == b"9", "2 + 3 + 4 of them, each with a number of its own"
+
+    run_alone(main(), limit_s=60)
+
+
+@pytest.mark.parametrize("more", (0, 1))
+def test_an_edit_whose_number_is_taken_is_a_conflict(more: int) -> None:
+    """The region is cut off before its copy hears that the edit is merged, and its metadata is restored to before it:
+    the next edit gets its number again. more: so many are merged behind the first, under later numbers.
+    """
+
+    async def main() -> None:
+        config, restored = await configured(), EmbeddedStore()
+        _, first = await a_broker(config, EmbeddedStore())
+        for seconds in range(2, 3 + more):
+            await edit(first, lives(seconds))
+        await first.merge()
+        await first.stop()
+        _, cut = await a_broker(Without(config, MERGED), restored)
+        await edit(cut, TopicPolicies(policies={"messageTTL": 9}, properties={"late": "yes"}))
+        await cut.stop()
+        view, quick = await a_broker(config, restored)
+        await asyncio.gather(quick.merge(), quick.merge())
+        await asyncio.sleep(0.1)
+        found = sorted(quick.conflicts.values(), key=lambda one: one.path)
+        assert [(one.path[0], one.mine, one.theirs) for one in found] == [
+            ("messageTTL", (9,), (2 + more,)),
+            ("properties", ({"late": "yes"},), ()),
+        ]
+        assert {one.because for one in found} == {TAKEN} and ttl(view) == 2 + more and not quick.status()["pending"]
+        for key in list(quick.conflicts):
+            await quick.resolve(key.removeprefix(CONFLICTS), "mine")
+        await asyncio.sleep(0.1)
+        assert ttl(view) == 9 and not quick.conflicts
+        await quick.stop()
+
+    run_alone(main(), limit_s=60)
+
+
+def test_one_that_was_merged_and_not_taken_away_yet_is_no_conflict() -> None:
+    """Its broker died between the two stores."""
+
+    async def main() -> None:
+        config, meta = await configured(), EmbeddedStore()
+        _, edits = await a_broker(config, meta)
+        await edit(edits, lives(2))
+        ((key, blob, _),) = await rows_under(meta, EDITS)
+        await edits.merge()
+        await meta.put(key, blob)
+        await asyncio.sleep(0.1)
+        await edits.merge()
+        await asyncio.sleep(0.1)
+        assert not edits.conflicts and edits.merged == 1 and not edits.status()["pending"]
+        await edits.stop()
 
     run_alone(main(), limit_s=60)
