@@ -215,11 +215,10 @@ def settle_memory() -> None:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
-        import uvloop
-    except ImportError:
+        from region_node.runtime.event_loop import EventLoop
+    except ImportError:  # there is no uvloop
         return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+    return EventLoop
 
 
 # -- the data folder --------------------------------------------------------------------------------------------------
