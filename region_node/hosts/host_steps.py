@@ -21,7 +21,6 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from global_config import founding
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import RegionInfo
@@ -30,6 +29,7 @@ from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
 from region_node.hosts.service_managers import Services, services_of
+from region_node.instance.plan import founding
 from region_node.runtime.private_files import OTHERS
 
 _POLL_S = 0.3

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from global_config import founding, keys
+from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import rows_under
@@ -21,6 +21,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.nodes.processes import READY_S, Processes, say
+from region_node.instance.plan import founding
 from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, link_urls
 from region_node.instance.plan.region_growth import admit, check_dismissal, dismiss
 from region_node.security.tls import only

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from global_config import founding, keys
+from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, OutcomeUnknown
+from region_node.instance.plan import founding
 
 NUMBERS = {"eu": 1, "us": 2, "ap": 3}
 ORDERS = pytest.mark.parametrize("order", list(permutations(NUMBERS)))
