@@ -50,7 +50,7 @@ class MasterSettings:
         self._keys: MasterKeys | None = None
         if self._path is not None:
             self._stamp = _stamp(self._path)
-            self._keys = self._parsed(self._path)
+            self._keys = read_keys(self._path)
         elif settings.master_key_secret:
             self.named = "HELIOGRAPH_BROKER__ENCRYPTION__MASTER_KEY_SECRET"
             self._keys = MasterKeys.parse(settings.master_key_secret, self.named)
@@ -59,22 +59,25 @@ class MasterSettings:
         if self._path is not None and (stamp := _stamp(self._path)) not in (None, self._stamp):
             self._stamp = stamp
             try:
-                self._keys = self._parsed(self._path)
+                self._keys = read_keys(self._path)
                 log.info("keys.reloaded", extra={"path": str(self._path), "names": self._keys.names})
             except ConfigError as error:
                 log.warning("keys.unreadable", extra={"path": str(self._path), "error": str(error)})
         return self._keys
 
-    @staticmethod
-    def _parsed(path: Path) -> MasterKeys:
-        try:
-            if path.stat().st_mode & _OTHERS:
-                raise ConfigError(
-                    f"{path} can be read by others than its owner, and it holds master keys: chmod 600 {path}"
-                )
-            return MasterKeys.parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+def read_keys(path: Path) -> MasterKeys:
+    """The keys of a file of `heliograph keys master`. Raises ConfigError, also where others than its owner may read
+    it.
+    """
+    try:
+        if path.stat().st_mode & _OTHERS:
+            raise ConfigError(
+                f"{path} can be read by others than its owner, and it holds master keys: chmod 600 {path}"
+            )
+        return MasterKeys.parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -107,6 +107,10 @@ class MasterKeys:
     def names(self) -> list[str]:
         return list(self._keys)
 
+    def secret(self, name: str) -> bytes:
+        """The key of one of `names`."""
+        return self._keys[name]
+
     @classmethod
     def parse(cls, text: str, source: str) -> MasterKeys:
         """Lines of a name and 32 bytes in base64, apart by a blank; `#` begins a comment. source: for errors. Raises

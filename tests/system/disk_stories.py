@@ -322,7 +322,7 @@ def metadata_lost(world: World, row: Row) -> None:
     rest("PUT", f"{eu}/admin/v2/namespaces/public/alone", {"replication_clusters": ["eu"]})
     eventually(lambda: "public/alone" in rest("GET", f"{eu}/admin/v2/namespaces/public"), "the namespace is known")
     rest("PUT", f"{eu}/admin/v2/{alone}")
-    world.shell("heliograph backup --region eu --out eu.backup")
+    world.shell("heliograph backup --region eu --unsealed --out eu.backup")
     world.down("eu-meta-0")
     emptied(world.of("eu-meta-0") / "meta")
     world.start("eu-meta-0")

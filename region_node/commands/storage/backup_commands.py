@@ -33,10 +33,19 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from heliograph.kv.backup_file import BackedUpStore, BackupReader
+    from storage.sealing.backup_seal import BackupSeal
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
 AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
 RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="HELIOGRAPH_BACKUP_KEY_FILE",
+        help="Keys by which backups are sealed, as `heliograph keys master FILE` makes them; the first one seals.",
+    ),
+]
 _DEFAULT_DATA = Path(".heliograph")
 _PARTS = {1: "meta", 2: "config"}
 """Store -> its folder in the data folder of a process."""
@@ -60,14 +69,28 @@ def backup(
     address: Annotated[
         str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")
     ] = "",
+    key_file: KeyFileOption = None,
+    unsealed: Annotated[
+        bool, typer.Option("--unsealed", help="Write it in clear: whoever reads the file can do everything there.")
+    ] = False,
     files: CertificateFiles = CertificateFiles(),
 ) -> None:
     """Back up a running region's local metadata, or the global configuration: consistent at one moment, while
     everything goes on.
 
     It holds everything that was acknowledged before the command began. Messages are not in it: they lie on the bookies.
+    It is sealed with a key of yours: keep that elsewhere, as without it the backup cannot be restored.
     """
     from heliograph.kv.backup_file import BackedUpStore
+    from region_node.security.encryption_at_rest import read_keys
+    from storage.sealing.backup_seal import BackupSeal
+
+    if (key_file is None) is not unsealed:
+        raise ConfigError(
+            "a backup holds verifiers of passwords, and keys that open the region: give --key-file FILE, which "
+            "`heliograph keys master FILE` makes, or --unsealed, and not both"
+        )
+    seal = None if key_file is None else BackupSeal.new(read_keys(key_file), str(key_file))
 
     store = BackedUpStore.GLOBAL if config else BackedUpStore.LOCAL
     tls = files.context()
@@ -83,12 +106,20 @@ def backup(
     columns = (TextColumn("backing up"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("backing up", total=None)
-        found = asyncio.run(_back_up(store, name, address, out, tls, lambda size: bar.update(task, completed=size)))
+        found = asyncio.run(
+            _back_up(store, name, address, out, tls, seal, lambda size: bar.update(task, completed=size))
+        )
     output.told(found, f"{out}: {found['keys']} keys, {found['bytes']} bytes, as of index {found['index']}")
 
 
 async def _back_up(
-    store: BackedUpStore, region: str, address: str, out: Path, tls: SSLContext | None, progress: Callable[[int], None]
+    store: BackedUpStore,
+    region: str,
+    address: str,
+    out: Path,
+    tls: SSLContext | None,
+    seal: BackupSeal | None,
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
     from heliograph.kv.backup_client import fetch
     from heliograph.kv.backup_file import BackupReader, BackupWriter, Info
@@ -107,7 +138,7 @@ async def _back_up(
     client = MetaClient([address], clock=clock, rng=system_rng(), ssl=tls)
     try:
         file.truncate(0)
-        writer = BackupWriter(file)
+        writer = BackupWriter(file, seal)
 
         def on_piece(piece: bytes) -> None:
             if not writer.size_bytes:
@@ -117,7 +148,7 @@ async def _back_up(
 
         await fetch(client, address, on_piece, ssl=tls)
         file.datasync()
-        reader = BackupReader(file)
+        reader = BackupReader(file) if seal is None else BackupReader(file, lambda about: seal)
         keys = sum(1 for _ in reader.rows())
         folder.rename(scratch, out.name)
         folder.sync_directory()
@@ -127,6 +158,7 @@ async def _back_up(
             "index": reader.info.index,
             "keys": keys,
             "bytes": writer.size_bytes,
+            "sealed": seal is not None,
         }
     finally:
         client.close()
@@ -161,6 +193,7 @@ def restore(
     without_bookie: Annotated[
         list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")
     ] = None,
+    key_file: KeyFileOption = None,
     files: CertificateFiles = CertificateFiles(),
 ) -> None:
     """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers
@@ -170,14 +203,17 @@ def restore(
     """
     from heliograph.kv.backup_file import BackedUpStore, BackupReader
     from heliograph.runtime.system_disk import SystemDisk
+    from region_node.security.encryption_at_rest import read_keys
+    from storage.sealing.backup_seal import BackupSeal
 
+    keys = None if key_file is None else read_keys(key_file)
     if not file.is_file():
         raise ConfigError(f"there is no backup {file}")
     disk = SystemDisk(str(file.parent.resolve()))
     opened = disk.open(file.name)
     tls: SSLContext | None
     try:
-        reader = BackupReader(opened)
+        reader = BackupReader(opened, lambda about: BackupSeal.found(about, keys, str(key_file)))
         if prefix is not None:
             targets, voters, tls = _of_host(reader, prefix)
         else:
@@ -201,6 +237,8 @@ def restore(
         output.show(found)
         return
     typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
+    if not found["sealed"]:
+        typer.echo("this backup was not sealed: whoever could write to its file could change it")
     if reader.info.store is BackedUpStore.LOCAL:
         typer.echo(
             f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids "
@@ -266,7 +304,13 @@ def _restore_global(reader: BackupReader, targets: list[Path], voters: list[str]
 
 def _summary(reader: BackupReader, targets: list[Path], count: int) -> dict[str, Any]:
     made, folders = iso_time(reader.info.made_ms), [str(target) for target in targets]
-    return {"keys": count, "made": made, "region": reader.info.region, "folders": folders}
+    return {
+        "keys": count,
+        "made": made,
+        "region": reader.info.region,
+        "folders": folders,
+        "sealed": reader.sealed,
+    }
 
 
 def _write(target: Path, index: int, voters: list[str], pieces: Iterable[bytes]) -> None:

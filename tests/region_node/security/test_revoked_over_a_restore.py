@@ -153,7 +153,7 @@ def test_what_is_revoked_ends_in_the_other_region_and_stays_so_over_a_restore(
     files = [str(tmp_path / "tls" / file) for file in ("ca.pem", "broker.us.pem", "broker.us.key")]
     tls = [word for pair in zip(("--tls-ca", "--tls-cert", "--tls-key"), files, strict=True) for word in pair]
     config = f"127.0.0.1:{us.processes['us-config'].ports['config']}"
-    heliograph("backup", "--config", "--address", config, "--out", str(tmp_path / "before"), *tls)
+    heliograph("backup", "--config", "--unsealed", "--address", config, "--out", str(tmp_path / "before"), *tls)
 
     def port(listener: str) -> int:
         return next(one.ports[listener] for one in eu.processes.values() if listener in one.ports)

@@ -72,10 +72,14 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         meta, bookies = region.addresses["meta"][0], [region.processes[f"us-bookie-{i}"] for i in range(2)]
         https = [f"127.0.0.1:{bookie.ports['http']}" for bookie in bookies]
         publish(region.service_url(), TOPIC, before)
-        made = json.loads(program("backup", "--region", "us", "--address", meta, "--out", str(out), "--json"))
+        keys = ["--key-file", str(tmp_path / "backup.keys")]
+        program("keys", "master", keys[1])
+        made = json.loads(program("backup", "--region", "us", "--address", meta, "--out", str(out), *keys, "--json"))
         assert made["keys"] > 3 and made["region"] == "us" and made["bytes"] == out.stat().st_size
         assert out.stat().st_mode & 0o777 == 0o600, "secrets are in it"
-        assert "is there already" in run("backup", "--region", "us", "--address", meta, "--out", str(out), code=2)
+        assert "is there already" in run(
+            "backup", "--region", "us", "--address", meta, "--out", str(out), *keys, code=2
+        )
         publish(region.service_url(), TOPIC, after)
         publish(region.service_url(), LATER, later)  # a ledger that the backup does not know
         ledgers = [bookie_state(address)["ledgers"] for address in https]
@@ -83,7 +87,8 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
 
         region.processes["us-broker-0"].kill()
         process = region.processes["us-meta-0"]
-        folder, arguments = tmp_path / "us-meta-0", ["--to", str(tmp_path / "us-meta-0"), "--voter", "us-meta-0"]
+        folder = tmp_path / "us-meta-0"
+        arguments = ["--to", str(folder), "--voter", "us-meta-0", *keys]
         assert "running" in run("restore", str(out), *arguments, code=2)
         process.kill()
         assert "not empty" in run("restore", str(out), *arguments, code=2)

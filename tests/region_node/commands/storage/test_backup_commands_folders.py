@@ -25,6 +25,8 @@ from local_meta import keys
 from local_meta.node import LocalMetaNode
 from region_node.commands.storage import backup_commands
 from region_node.instance.plan.layout import make_plan, save_plan
+from storage.sealing.backup_seal import BackupSeal
+from storage.sealing.keyring import MasterKeys, new_master_line
 
 REGIONS = ["us", "eu", "ap"]
 
@@ -57,8 +59,10 @@ def client(port: int) -> MetaClient:
     return MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=random.Random(2))
 
 
-async def backup_of(node: ConfigNode | LocalMetaNode, store: BackedUpStore, out: Path) -> None:
-    await backup_commands._back_up(store, "us", f"127.0.0.1:{node.port}", out, None, lambda size: None)
+async def backup_of(
+    node: ConfigNode | LocalMetaNode, store: BackedUpStore, out: Path, seal: BackupSeal | None = None
+) -> None:
+    await backup_commands._back_up(store, "us", f"127.0.0.1:{node.port}", out, None, seal, lambda size: None)
     await node.stop()
 
 
@@ -151,3 +155,51 @@ def test_the_local_metadata_comes_back_in_its_own_region_only(tmp_path: Path) ->
     assert sorted(path.name.partition("-")[0] for path in folders(data, "meta")[0].iterdir()) == ["life", "snapshot"]
     assert not folders(data, "meta")[1].exists()
     asyncio.run(look(folders(data, "meta")[0]))
+
+
+def test_a_sealed_backup_comes_back_with_its_key_alone_and_one_in_clear_without(tmp_path: Path) -> None:
+    keys, others, open_to_all = tmp_path / "keys", tmp_path / "others", tmp_path / "open"
+    for file in (keys, others, open_to_all):
+        file.write_text(new_master_line("k"))
+        file.chmod(0o600)
+    open_to_all.chmod(0o644)
+
+    async def make(name: str, seal: BackupSeal | None) -> str:
+        node = config_node(tmp_path / f"old-{name}")
+        await node.start()
+        store = client(node.port)
+        await ConfigAdmin(store).create_region("us")
+        store.close()
+        await backup_of(node, BackedUpStore.GLOBAL, tmp_path / name, seal)
+        return str(tmp_path / name)
+
+    for name in ("sealed", "clear"):
+        (tmp_path / f"old-{name}").mkdir()
+    sealed = asyncio.run(make("sealed", BackupSeal.new(MasterKeys.parse(keys.read_text(), "keys"), "keys")))
+    clear = asyncio.run(make("clear", None))
+    assert b"/regions/us" in Path(clear).read_bytes() and b"/regions/us" not in Path(sealed).read_bytes()
+
+    def restored(file: str, to: str, *more: str) -> bool:
+        return bool(command("restore", file, "--to", str(tmp_path / to), "--voter", "us", *more)["sealed"])
+
+    for more, why in (
+        ((), "sealed with the key k: give the file that has it with --key-file"),
+        (("--key-file", str(others)), "is not the one that sealed this backup"),
+        (("--key-file", str(open_to_all)), "chmod 600"),
+        (("--key-file", str(tmp_path / "none")), "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            restored(sealed, "refused", *more)
+    assert not (tmp_path / "refused").exists(), "nothing is made before the key is known"
+    assert restored(sealed, "a", "--key-file", str(keys))
+    assert not restored(clear, "b") and not restored(clear, "c", "--key-file", str(keys))
+    a, b = (next((tmp_path / to / "config").glob("snapshot-*")) for to in "ab")
+    (first, rows), (second, others_rows) = (load_snapshot(SystemDisk(each.parent), each.name)[:2] for each in (a, b))
+    assert first.config == second.config and rows is not None and others_rows is not None
+
+
+@pytest.mark.parametrize("more", [(), ("--unsealed", "--key-file", "keys")])
+def test_a_backup_is_sealed_or_somebody_says_that_it_is_not(tmp_path: Path, more: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="--key-file FILE, which `heliograph keys master FILE` makes, or --unsealed"):
+        command("backup", "--address", "127.0.0.1:1", "--out", str(tmp_path / "out"), *more)
+    assert not list(tmp_path.iterdir())
