@@ -1,12 +1,12 @@
 """Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
 
 Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of
-single partitions, and topics without any, whose data is about to go. Isn't: the deletion of a topic.
-Invariants: only what belongs to a topic that is gone is removed, and asked again right before; a topic that a restored
-configuration does not know was made after the backup, and is not gone: its groups go on where they were once it is
-made again; every broker may do it,
-and doing it twice is no error. Of a partition it is gone before its data is, so that no crash in between leaves offsets
-that speak of other records.
+single partitions, and topics without any, whose data is about to go; leader epochs of namespaces that are no longer
+there. Isn't: the deletion of a topic.
+Invariants: only what belongs to a topic, or a namespace, that is gone is removed, and asked again right before; one
+that a restored configuration does not know was made after the backup, and is not gone: its groups go on where they were
+once it is made again; every broker may do it, and doing it twice is no error. Of a partition it is gone before its data
+is, so that no crash in between leaves offsets that speak of other records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from global_config.keys import PARTITIONED
+from global_config.keys import NAMESPACES, PARTITIONED
 from heliograph.kv.metadata_store import Delete, rows_under
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError
@@ -54,10 +54,20 @@ class Cleaning:
         await broker.meta.txn([Delete(key_of(str(part))), Delete(times_key(str(part)))])
 
     def _changed(self, key: str) -> None:
-        if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(
-            topic := key.removeprefix(PARTITIONED)
-        ):
-            self._broker.tasks.spawn(self._clean(TopicName.parse(topic), self._broker.topics.view.restored))
+        view, tasks = self._broker.topics.view, self._broker.tasks
+        if key.startswith(PARTITIONED) and not view.partitions(topic := key.removeprefix(PARTITIONED)):
+            tasks.spawn(self._clean(TopicName.parse(topic), view.restored))
+        elif key.startswith(NAMESPACES) and view.namespace(namespace := key.removeprefix(NAMESPACES)) is None:
+            tasks.spawn(self._clean_namespace(namespace, view.restored))
+
+    async def _clean_namespace(self, namespace: str, restored: bytes) -> None:
+        """What is kept of a namespace goes, where somebody deleted it. restored: as in `_clean`."""
+        if self._broker.topics.view.restored != restored:
+            return
+        try:
+            await self._broker.leading.forget(namespace)
+        except HeliographError as error:  # a row is left, which the next broker that starts here reads
+            log.warning("kafka.not_cleaned", extra={"namespace": namespace, "error": str(error)})
 
     async def _clean(self, name: TopicName, restored: bytes) -> None:
         """restored: as the configuration said when the topic was lost sight of; by now all is heard that came with

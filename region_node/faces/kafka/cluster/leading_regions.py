@@ -8,7 +8,9 @@ rises whenever another region leads, and whenever every region does again: an of
 was given under. A namespace that was never active-passive has leader epoch 0.
 Of other regions nothing is shown but brokers that read names of topics as this one does, and beside leaders only those
 of regions that the listener's namespace is in: clients sign in wherever they are led.
-Bounds: BROKERS_A_REGION of another region are shown; TOLD_BYTES are told of one broker.
+What is kept of a namespace goes with it, in memory and in the region's metadata.
+Bounds: BROKERS_A_REGION of another region are shown, `remote_brokers` says how many are kept; TOLD_BYTES are told of
+one broker; LED_KEPT leader epochs of a namespace.
 Source: docs/protocols/kafka.md, "Active-passive namespaces".
 
     /kafka/led/{namespace}  ->  the newest leader epochs under which this region led, as JSON
@@ -18,10 +20,8 @@ from __future__ import annotations
 
 import json
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Protocol
 from urllib.parse import quote, unquote
 
@@ -34,6 +34,7 @@ from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.topic_names import topic_hash
 from heliograph.runtime.task_set import TaskSet
 from region_node.faces.kafka.cluster.kafka_nodes import KafkaNode, node_of, number_in_instance
+from region_node.faces.kafka.cluster.remote_brokers import RemoteBroker, RemoteBrokers
 from region_node.faces.kafka.error_codes import Code, Refused
 
 log = logging.getLogger("region_node.kafka")
@@ -66,8 +67,8 @@ class LeadershipPorts:
     """Where leadership is known from. `gate`: of a namespace that is active-passive, else None. `names`: of those
     namespaces. `ended`: the last epoch of a namespace's leadership that has ended, else 0. `on_change`: calls back with
     each name whose leadership has changed. `namespace`: the listener's own. `regions`: of a namespace, as its policies
-    have them. `config`, `meta`: the configuration, and the region's metadata. `now`: the
-    clock's monotonic seconds.
+    have them; none: there is no such namespace. `config`, `meta`: the configuration, and the region's metadata.
+    `now`: the clock's monotonic seconds.
     """
 
     gate: Callable[[str], NamespaceGate | None]
@@ -92,23 +93,6 @@ def leader_epoch(epoch: int, *, led: bool) -> int:
     return 2 * epoch + (not led)
 
 
-class _Told:
-    """What one broker of another region has told."""
-
-    __slots__ = ("nodes", "owned", "region")
-
-    def __init__(self, region: str, info: KafkaBrokerInfo) -> None:
-        self.region, self.nodes = region, (node_of(info.listeners, False), node_of(info.listeners, True))
-        """`nodes`: as they are counted in their region; by whether it is the one with TLS."""
-        self.owned = {namespace: sorted(map(tuple, rows)) for namespace, rows in info.owns.items()}
-        """Namespace -> its ranges, by where they begin."""
-
-    def owns(self, namespace: str, number: int) -> bool:
-        rows = self.owned.get(namespace, [])
-        at = bisect_right(rows, number, key=itemgetter(0))
-        return at > 0 and number < rows[at - 1][1]
-
-
 class LeadingRegions:
     """As one broker knows them. `local_number`: the broker's in its region."""
 
@@ -121,7 +105,7 @@ class LeadingRegions:
     ) -> None:
         """info: of a region, by name. ports: None where no namespace is active-passive."""
         self._region, self.local_number, self._info, self._ports = region, number, info, ports
-        self._told: dict[str, _Told] = {}
+        self._told = RemoteBrokers()
         self._led: dict[str, set[int]] = {}
         """Namespace -> the leader epochs under which this region led."""
         self._led_at: dict[str, tuple[int, int]] = {}
@@ -157,7 +141,7 @@ class LeadingRegions:
 
     def _heard(self, key: str, value: bytes | None, _version: int) -> None:
         region = region_of(key)
-        self._told.pop(key, None)
+        self._told.remove(key)
         if value is None or region == self._region:
             return
         assert self._ports is not None
@@ -166,7 +150,7 @@ class LeadingRegions:
             if info.namespace != self._ports.namespace:
                 log.info("kafka.broker_of_another_namespace", extra={"key": key, "namespace": info.namespace})
             else:
-                self._told[key] = _Told(region, info)
+                self._told.put(key, info, len(value))
         except CorruptData as error:
             log.warning("kafka.broker_not_read", extra={"key": key, "error": str(error)})
 
@@ -186,7 +170,7 @@ class LeadingRegions:
         found = node_of(listeners, tls)
         return found and KafkaNode(self._in_instance(found.number), found.host, found.port)
 
-    def _node(self, told: _Told, tls: bool) -> KafkaNode | None:
+    def _node(self, told: RemoteBroker, tls: bool) -> KafkaNode | None:
         """None: it has no such listener, or nobody knows its region, and so its number, any more."""
         found, region = told.nodes[tls], self._info(told.region)
         if found is None or region is None:
@@ -281,8 +265,23 @@ class LeadingRegions:
             self._since[name] = epoch, self._ports.now()
             self._note_beginning(name, self._ports.now())
             self._lead(name)
+            if self._is_gone(name):
+                self._since.pop(name)
             for changed in self._listeners:
                 changed(name)
+
+    def _is_gone(self, namespace: str) -> bool:
+        return self._ports is not None and not self._ports.regions(namespace) and self._gate(namespace) is None
+
+    async def forget(self, namespace: str) -> None:
+        """The namespace was deleted: nothing of it is kept, and no offset is good that was given in it. One that is
+        there again keeps what it has. Raises what the metadata raises.
+        """
+        if self._ports is None or self._ports.regions(namespace):
+            return
+        for kept in (self._led, self._led_at, self._since, self._began):
+            kept.pop(namespace, None)
+        await self._ports.meta.delete(_led_key(namespace))
 
     def _note_beginning(self, namespace: str, heard_at: float) -> None:
         gate = self._gate(namespace)
@@ -296,25 +295,34 @@ class LeadingRegions:
         gate, epoch = self._gate(namespace), self.epoch(namespace)
         if gate is None or not gate.active or self.led(namespace, epoch):
             return
-        self._led.setdefault(namespace, set()).add(epoch)
+        self._add_led(namespace, {epoch})
         self._tasks.spawn(self._keep(namespace))
+
+    def _add_led(self, namespace: str, epochs: set[int]) -> None:
+        self._led[namespace] = set(sorted(self._led.get(namespace, set()) | epochs)[-LED_KEPT:])
 
     async def _keep(self, namespace: str) -> None:
         assert self._ports is not None
-        kept = sorted(self._led[namespace])[-LED_KEPT:]
+        kept = sorted(self._led.get(namespace, ()))
+        if not kept:  # it was deleted at once
+            return
         try:
-            await self._ports.meta.put(LED + quote(namespace, safe=""), json.dumps(kept).encode())
+            await self._ports.meta.put(_led_key(namespace), json.dumps(kept).encode())
         except HeliographError as error:  # clients with offsets of then set themselves anew, once this broker is gone
             log.warning("kafka.led_not_kept", extra={"namespace": namespace, "error": str(error)})
 
     def _heard_led(self, key: str, value: bytes | None, version: int) -> None:
+        namespace = unquote(key.removeprefix(LED))
+        if value is None:
+            if namespace in self._led and not self._is_gone(namespace):  # deleted late: it is another one by now
+                self._tasks.spawn(self._keep(namespace))
+            return
         try:
-            epochs = {int(epoch) for epoch in json.loads(value or b"[]")}
+            epochs = {int(epoch) for epoch in json.loads(value)}
         except (ValueError, TypeError) as error:
             log.warning("kafka.led_not_read", extra={"key": key, "error": str(error)})
             return
-        namespace = unquote(key.removeprefix(LED))
-        self._led.setdefault(namespace, set()).update(epochs)
+        self._add_led(namespace, epochs)
         newest = max(epochs, default=0)
         if newest > self._led_at.get(namespace, (0, 0))[0]:
             self._led_at[namespace] = newest, version
@@ -325,21 +333,23 @@ class LeadingRegions:
         """The broker of another region that owns a topic (its full name), or one that will say who does; None: none of
         its brokers is there.
         """
-        found = [told for told in self._told.values() if told.region == region and told.nodes[tls]]
+        found = self._told.listening(region, tls)
         if not found:
             return None
         number = topic_hash(topic)
-        told = next((told for told in found if told.owns(namespace, number)), found[number % len(found)])
-        return self._node(told, tls)
+        return self._node(self._told.owner(region, namespace, number, tls) or found[number % len(found)], tls)
 
     def others(self, tls: bool) -> list[KafkaNode]:
         """Living brokers of the other regions of the listener's namespace, by number."""
         nodes: list[KafkaNode] = []
         for region in () if self._ports is None else self._ports.regions(self._ports.namespace):
-            of_region = (self._node(told, tls) for told in self._told.values() if told.region == region)
-            found = sorted((node for node in of_region if node is not None), key=lambda node: node.number)
-            nodes += found[:BROKERS_A_REGION]
+            of_region = self._told.listening(region, tls)[:BROKERS_A_REGION]
+            nodes += [node for told in of_region if (node := self._node(told, tls)) is not None]
         return sorted(nodes, key=lambda node: node.number)
+
+
+def _led_key(namespace: str) -> str:
+    return LED + quote(namespace, safe="")
 
 
 def announcement(

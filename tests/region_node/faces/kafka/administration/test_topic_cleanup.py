@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from global_config.backup import restored_rows
-from global_config.keys import PARTITIONED
+from global_config.keys import PARTITIONED, namespace
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Put, pages_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
@@ -22,6 +22,7 @@ from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.log.sequence_store import key_of
 from region_node.schemas.schema_definition import Schema
 from region_node.topics.serving.loaded_topics import Loaded
+from tests.region_node.faces.kafka.cluster.leaderships import Leaderships
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create, fetch, metadata, produce
 from tests.region_node.faces.pulsar.harness import settle
@@ -180,6 +181,27 @@ def test_a_topic_that_a_restored_configuration_does_not_know_keeps_what_groups_h
         assert await committed(client, "orders", 0, 1) == [-1, -1], "what is deleted afterwards is deleted"
 
     with_face(run)
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "not in a restored configuration"])
+def test_leader_epochs_go_with_their_namespace_where_somebody_deletes_it(deleted: bool) -> None:
+    heard, name = Leaderships(), "public/default"
+
+    async def run(face: Face) -> None:
+        await settle(20)
+        heard.say("us", 1)
+        led = face.leading.epoch(name)
+        await settle(20)
+        rows = await face.config.range("/", "0")
+        restored = restored_rows([(key, (value, 1, 0)) for key, value, _ in rows if key != namespace(name)], 5)
+        await face.config.txn([Delete(namespace(name)), *([] if deleted else [Put(*row) for row in restored])])
+        del heard.records[name]
+        heard.gone[name] = None
+        await settle(20)
+        assert face.view.namespace(name) is None
+        assert face.leading.led(name, led) is not deleted
+
+    with_face(run, leading=heard)
 
 
 def test_a_topic_that_kafkas_clients_use_is_not_inactive_when_none_is_connected() -> None:

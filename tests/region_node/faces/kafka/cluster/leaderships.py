@@ -25,6 +25,8 @@ class Leaderships:
         self.regions = ("us", "eu")
         self.records: dict[str, Leadership] = {}
         self.ended: dict[str, int] = {}
+        self.gone: dict[str, None] = {}
+        """Namespaces that are not there."""
         self._listeners: list[Callable[[str], None]] = []
 
     def gate(self, namespace: str) -> HeardGate | None:
@@ -50,7 +52,7 @@ class Leaderships:
             ended=lambda namespace: self.ended.get(namespace, 0),
             on_change=self._listeners.append,
             namespace="public/default",
-            regions=lambda _: self.regions,
+            regions=lambda namespace: () if namespace in self.gone else self.regions,
             config=config,
             meta=meta,
             now=clock.monotonic,

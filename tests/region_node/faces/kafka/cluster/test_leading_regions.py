@@ -236,3 +236,52 @@ def test_every_region_led_under_odd_epochs_of_before_the_leadership_alone() -> N
         assert world.leading.began(N) == world.clock.now
 
     with_world(test)
+
+
+def test_nothing_is_kept_of_a_namespace_that_is_gone_and_no_offset_of_it_is_good_once_it_is_made_again() -> None:
+    async def test(world: World) -> None:
+        again = world.broker()
+        await again.start()
+        world.heard.say("us", 1)
+        led, both = world.leading.epoch(N), (world.leading, again)
+        await settle(5)
+        assert all(leading.led(N, led) and leading.every_region(N, 0) for leading in both)
+        world.heard.gone[N] = None
+        for leading in both:
+            await leading.forget(N)
+        world.heard.end()  # which is heard behind that
+        await settle(5)
+        assert [row async for row in _values(world.meta)] == []
+        for leading in both:
+            assert not leading.led(N, led) and not leading.every_region(N, 0)
+            assert leading.since(N) == leading.began(N) == float("-inf")
+        await again.close()
+
+    with_world(test)
+
+
+def test_a_namespace_that_is_there_again_keeps_its_epochs_whoever_deletes_them_late() -> None:
+    async def test(world: World) -> None:
+        world.heard.say("us", 1)
+        led = world.leading.epoch(N)
+        world.heard.say("eu", 2)
+        await settle(5)
+        await world.leading.forget(N)
+        await world.meta.delete(LED + "public%2Fdefault")
+        await settle(5)
+        again = world.broker()
+        await again.start()
+        assert world.leading.led(N, led) and again.led(N, led)
+        await again.close()
+
+    with_world(test)
+
+
+def test_a_bounded_number_of_leader_epochs_is_known_as_it_is_stored() -> None:
+    async def test(world: World) -> None:
+        for epoch in range(1, LED_KEPT + 3):
+            world.heard.say("us", epoch)
+        await settle(20)
+        assert sum(world.leading.led(N, epoch) for epoch in range(4 * LED_KEPT)) == LED_KEPT
+
+    with_world(test)
