@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, namespace_of, subscription_name
+from heliograph.model.configuration.leadership import FENCED, OPEN, namespace_of, subscription_name
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
@@ -28,6 +28,7 @@ from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta.keys import cursor, managed_ledger
 from region_node.dr.leadership.leadership_changes import Switching, closing, unheard_text
+from region_node.dr.leadership.lease_holders import LeaseHolders
 from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.replication.replicated_subscriptions import replicate
@@ -96,8 +97,7 @@ class SubscriptionLeadership:
         self.taken_over = 0
         self._leases, self._store, self._topics, self._region, self._clock = leases, store, topics, region, clock
         self._meta = meta
-        self._holders: dict[str, dict[str, None]] = {}
-        """Region -> the leases of its brokers, as far as is known here."""
+        self._holders = LeaseHolders(store, self._came)
         self._lost_since: dict[str, float] = {}
         """Region without any -> since when, in the clock's monotonic seconds."""
         self._had: dict[str, None] = {}
@@ -106,18 +106,16 @@ class SubscriptionLeadership:
         self._asked: dict[str, float] = {}
         """Of groups that were turned away here -> when they asked last, in the clock's monotonic seconds."""
         self._counts: list[Callable[[str], int]] = []
-        self._stop_watch: Callable[[], None] = lambda: None
         self._tasks = TaskSet("turns of subscriptions has ended")
 
     async def start(self) -> None:
-        self._stop_watch = self._store.watch(WRITERS, self._heard)
-        await self._store.synced(WRITERS)
+        await self._holders.start()
         for gate in self._leases.core.subscription_gates():  # heard before there was anything to do about it
             self.changed(gate.namespace)
         self._tasks.spawn(every(self.settings.look_s, self._look))
 
     async def stop(self) -> None:
-        self._stop_watch()
+        self._holders.stop()
         await self._tasks.close()
 
     # -- what subscriptions ask ----------------------------------------------------------------------------------------
@@ -188,17 +186,11 @@ class SubscriptionLeadership:
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
-    def _heard(self, key: str, value: bytes | None, _version: int) -> None:
-        region, _, lease = key.removeprefix(WRITERS).partition("/")
-        holders = self._holders.setdefault(region, {})
-        if value is None:
-            holders.pop(lease, None)
-        else:
-            holders[lease] = None
-            self._lost_since.pop(region, None)
+    def _came(self, region: str) -> None:
+        self._lost_since.pop(region, None)
 
     def _lost(self, region: str) -> bool:
-        if self._holders.get(region):
+        if self._holders.there(region):
             return False
         now = self._clock.monotonic()
         return now - self._lost_since.setdefault(region, now) >= self.settings.lost_after_s

@@ -14,16 +14,16 @@ Source: docs/protocols/leadership.md, "Failing over by itself".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from global_config import keys
 from heliograph.kv.metadata_store import Check, MetadataStore, pages_under
 from heliograph.model.configuration.configuration_records import _Value
-from heliograph.model.configuration.leadership import WRITERS
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
 from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.leadership.lease_holders import LeaseHolders
 from region_node.dr.leadership.write_leases import WriteLeases
 from replicator.health.incoming_stats import IncomingStats
 
@@ -62,30 +62,21 @@ class SilentRegions:
         self._store: MetadataStore = leases.store
         self._switching = Switching(self._store, clock.wall_ms)
         self._gap_s = leases.settings.ttl_ms / 1000
-        self._holders: dict[str, dict[str, None]] = {}
-        """Region -> the leases of its brokers, as far as is known here."""
+        self._holders = LeaseHolders(self._store, self._came)
         self._without: dict[str, tuple[float, float]] = {}
         """Region without any -> the first and the last look that found it so, in the clock's monotonic seconds."""
         self._looked_at = self._awake_since = clock.monotonic()
         self._told: tuple[str, Vote, Check] | None = None
         """Under which lease, what, and what fails once that lease has ended, or it says something else."""
-        self._stop_watch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        self._stop_watch = self._store.watch(WRITERS, self._heard)
-        await self._store.synced(WRITERS)
+        await self._holders.start()
 
     def stop(self) -> None:
-        self._stop_watch()
+        self._holders.stop()
 
-    def _heard(self, key: str, value: bytes | None, _version: int) -> None:
-        region, _, lease = key.removeprefix(WRITERS).partition("/")
-        holders = self._holders.setdefault(region, {})
-        if value is None:
-            holders.pop(lease, None)
-        else:
-            holders[lease] = None
-            self._without.pop(region, None)
+    def _came(self, region: str) -> None:
+        self._without.pop(region, None)
 
     def lost_s(self, region: str) -> float:
         """For how long no broker of the region has had a lease, as far as it was seen here without a gap."""
@@ -105,7 +96,7 @@ class SilentRegions:
         for region in [region for region in self._without if region not in wanted]:
             del self._without[region]
         for region in wanted:
-            if region != self._region and not self._holders.get(region):
+            if region != self._region and not self._holders.there(region):
                 await self._ask(region)
         await self._tell(
             {region: self._reached(region, after) for region, after in wanted.items() if region in self._without}
