@@ -67,7 +67,14 @@ class UnattendedWorld(ConductedWorld):
             clock=clock,
             told=lambda event: self.counts.update([str(event["event"])]),
         )
-        task = asyncio.get_running_loop().create_task(made.start())
+
+        async def start() -> None:
+            owners = (getattr(stop, "__self__", None) for stop in broker.stops)
+            (mute,) = (owner for owner in owners if isinstance(owner, AutomaticFailover))
+            await mute.stop()  # without an admin interface it says only what it hears
+            await made.start()
+
+        task = asyncio.get_running_loop().create_task(start())
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _operate(self) -> None:

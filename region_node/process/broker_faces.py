@@ -267,7 +267,12 @@ class BrokerFaces:
         broker = self._broker
         broker.stops.append(broker.drain)
         own, bind = broker.settings.broker, broker.settings.bind
-        if own.admin_port < 0:
+        from region_node.process.broker_safety import automatic_of
+
+        if own.admin_port < 0:  # it says what it hears of other regions all the same
+            automatic = automatic_of(broker, None)
+            broker.stops.insert(-1, automatic.stop)
+            await automatic.start()
             return
         from global_config.admin import ConfigAdmin
         from region_node.dr.operations.drill_schedule import DrillSchedule
@@ -280,7 +285,6 @@ class BrokerFaces:
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
         from region_node.process.broker_limits import of_admin
-        from region_node.process.broker_safety import automatic_of
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
         from region_node.topics.serving.entry_locations import BookiePlaces

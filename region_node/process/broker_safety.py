@@ -72,12 +72,12 @@ def promises_of(broker: BrokerParts) -> Promises:
     )
 
 
-def automatic_of(broker: BrokerParts, conductor: Callable[[MetadataStore], Conductor]) -> AutomaticFailover:
-    """conductor: with the credentials of this broker, over a store."""
+def automatic_of(broker: BrokerParts, conductor: Callable[[MetadataStore], Conductor] | None) -> AutomaticFailover:
+    """conductor: with the credentials of this broker, over a store; None: without an admin interface."""
     region, clock = broker.settings.region, broker.runtime.clock
     return AutomaticFailover(
         broker.leases,
-        SilentRegions(broker.leases, broker.links.incoming, region=region, clock=clock),
+        SilentRegions(broker.leases, broker.links.incoming, region=region, clock=clock, begins=conductor is not None),
         conductor,
         region=region,
         regions_of=lambda namespace: found.regions if (found := broker.view.namespace(namespace)) is not None else (),

@@ -68,7 +68,17 @@ def set_automatic(rest: Rest, namespace: str, words: Sequence[str]) -> tuple[dic
         rest.delete(path)
         return None, f"{namespace} does not fail over by itself any more"
     found: dict[str, Any] = rest.put(path, wanted)
-    return found, automatic_text(namespace, found)
+    says = [automatic_text(namespace, found), *_cannot(rest.get(dr_path(namespace)).get("targets", {}), found["to"])]
+    return found, "\n".join(says)
+
+
+def _cannot(targets: dict[str, Any], to: Sequence[str]) -> list[str]:
+    """Which regions that may take over do not say what they have now, in words. to: as wanted; none: all."""
+    return [
+        f"warning: {region} could not take over now: {why}"
+        for region, cost in targets.items()
+        if (not to or region in to) and (why := cost.get("target", {}).get("unreachable", ""))
+    ]
 
 
 def automatic_text(namespace: str, found: dict[str, Any]) -> str:

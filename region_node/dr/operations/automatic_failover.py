@@ -1,8 +1,9 @@
 """AutomaticFailover: fails namespaces over whose active region is lost, where somebody has wanted that.
 
 Is: the decision, at each broker of a region that may take over; beginning the operation that an operator would begin,
-and asking for its steps. Isn't: a step, or fencing (`region_node.dr.operations.operation_steps`,
-`region_node.dr.leadership`), or what is known of a silent region (`region_node.dr.operations.silent_regions`).
+and asking for its steps. A broker without an admin interface says what it hears, and decides nothing. Isn't: a step, or
+fencing (`region_node.dr.operations.operation_steps`, `region_node.dr.leadership`), or what is known of a silent region
+(`region_node.dr.operations.silent_regions`).
 Invariants: none is begun unless no broker of the active region had a lease for `after_s`, and a majority of the other
 regions has heard nothing of it for as long; none while anything holds the namespace, or another operation than a drill
 is under way; by one broker, of the region that takes over; one that was left is gone on with by another broker there,
@@ -78,14 +79,15 @@ class AutomaticFailover:
         self,
         leases: WriteLeases,
         silent: SilentRegions,
-        conductor: Callable[[MetadataStore], Conductor],
+        conductor: Callable[[MetadataStore], Conductor] | None,
         *,
         region: str,
         regions_of: Callable[[str], Sequence[str]],
         clock: Clock,
         told: Callable[[dict[str, Any]], object] = lambda _: None,
     ) -> None:
-        """conductor: made for each use, with the credentials of this broker, over the store. region: its own.
+        """conductor: made for each use, with the credentials of this broker, over the store; None: it has no admin
+        interface, and says only what it hears (`silent` has to know that). region: its own.
         regions_of: a namespace -> its regions. told: hears of every event.
         """
         self.known: dict[str, Automatic] = {}
@@ -93,7 +95,8 @@ class AutomaticFailover:
         """Namespace whose active region is lost -> why it is not failed over, or not by this region."""
         self.moved = 0
         self._leases, self._silent, self._store = leases, silent, GroupedStore(leases.store)
-        self._conductor = partial(conductor, self._store)
+        self._begins = conductor is not None
+        self._conductor = partial(conductor or _nobody, self._store)
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
         self._driver = OperationDriver(self._store, self._conductor, clock, _LEFT_S)
         self._ages = StepAges(clock.monotonic)
@@ -183,7 +186,9 @@ class AutomaticFailover:
         lost = any(self._silent.lost_s(region) for region in self._wanted)
         if not lost:
             self.said.clear()
-        if not self._leases.core.holds or not (lost or self._unsettled):  # whoever is cut off decides nothing
+        if (
+            not self._begins or not self._leases.core.holds or not (lost or self._unsettled)
+        ):  # whoever is cut off decides nothing
             return
         names, pace, begun = sorted(self.known if lost else self._unsettled), RowPace(), 0
         if lost and not self._was_lost and names:  # brokers that begin at the same time begin apart
@@ -324,7 +329,7 @@ class AutomaticFailover:
         others = [region for region in self._regions_of(namespace) if region != source]
         said = await self._said(source, others, wanted.after_s)
         if not majority(said.silent, others):
-            mute = f"; nothing is said by {', '.join(said.mute[:3])}: is its admin_port off?" if said.mute else ""
+            mute = f"; nothing is said by {', '.join(said.mute[:3])}: is it of an earlier version?" if said.mute else ""
             return (
                 f"of {', '.join(others)} only {', '.join(said.silent) or 'nobody'} says that nothing came from "
                 f"{source} for {wanted.after_s:g} s: no majority{mute}"
@@ -464,6 +469,10 @@ class AutomaticFailover:
             lost_s = 0.0 if record is None else self._silent.lost_s(record.active)
             yield "heliograph_dr_active_lost_seconds", "gauge", labels, lost_s
         yield "heliograph_dr_automatic_failovers_total", "counter", {"cluster": self._region}, self.moved
+
+
+def _nobody(_store: MetadataStore) -> Conductor:
+    raise AssertionError("this broker begins nothing")
 
 
 def majority(silent: Sequence[str], others: Sequence[str]) -> bool:

@@ -35,16 +35,19 @@ _CHECKED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote(_Value):
-    """What one broker says: nothing came from these regions for so many seconds at least. 0: it has heard of one."""
+    """What one broker says: nothing came from these regions for so many seconds at least. 0: it has heard of one.
+    begins: whether it could begin a failover, and ask for its steps, for which it wants an admin interface.
+    """
 
     silent_s: dict[str, float] = field(default_factory=dict)
+    begins: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """silent: regions whose every broker says so; there: those of which somebody says anything at all. checks: fail
-    where it is otherwise by the time of a write, or this broker has lost its lease; none: it has said nothing itself.
-    mute: brokers with a lease that say nothing, of those regions.
+    """silent: regions whose every broker says so; there: those of which somebody says anything at all, and could begin
+    a failover. checks: fail where it is otherwise by the time of a write, or this broker has lost its lease; none: it
+    has said nothing itself. mute: brokers with a lease that say nothing, of those regions.
     """
 
     silent: list[str]
@@ -56,8 +59,11 @@ class Said:
 class SilentRegions:
     """What one broker sees of them, and says."""
 
-    def __init__(self, leases: WriteLeases, incoming: IncomingStats, *, region: str, clock: Clock) -> None:
-        """leases: this broker's; incoming: what its links hear; region: where it is."""
+    def __init__(
+        self, leases: WriteLeases, incoming: IncomingStats, *, region: str, clock: Clock, begins: bool = True
+    ) -> None:
+        """leases: this broker's; incoming: what its links hear; region: where it is. begins: as in `Vote`."""
+        self._begins = begins
         self._leases, self._incoming, self._region, self._clock = leases, incoming, region, clock
         self._store: MetadataStore = leases.store
         self._switching = Switching(self._store, clock.wall_ms)
@@ -130,7 +136,7 @@ class SilentRegions:
         return min(found.silent_s, listened_s)
 
     async def _tell(self, silent_s: dict[str, float]) -> None:
-        lease, vote = self._leases.registered_as, Vote(silent_s=silent_s)
+        lease, vote = self._leases.registered_as, Vote(silent_s=silent_s, begins=self._begins)
         told = None if self._told is None or self._told[0] != lease else self._told[1]
         if not lease or told == (vote if silent_s else None):
             return
@@ -162,7 +168,7 @@ class SilentRegions:
             found = [votes.get(f"{other}/{lease}") for lease in leases]
             mute += [f"{lease} of {other}" for lease, vote in zip(leases, found, strict=True) if vote is None]
             told = [vote for vote in found if vote is not None]
-            if told:
+            if any(vote.begins for vote, _ in told):
                 there.append(other)
             if told and all(vote is not None and vote[0].silent_s.get(region, 0.0) >= after_s for vote in found):
                 silent.append(other)

@@ -41,6 +41,10 @@ class BrokerCalls:
         if self._session is None:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
         base = record.inside_url_by(self._inside is not None)
+        if not base:
+            raise MetadataUnavailable(
+                f"broker {record.broker} has no admin port that it can be asked at: set broker.admin_port there"
+            )
         try:
             headers = {**self._own_header(), **request_ids.header()}
             url = URL(base.rstrip("/") + path, encoded=True)  # as it was checked: nothing is resolved on the way

@@ -82,6 +82,20 @@ def test_it_is_set_with_the_region_or_alone_and_promises_stay(capsys: pytest.Cap
         calls("active-passive")
 
 
+def test_regions_that_could_not_take_over_now_are_named_when_it_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "broker eu-1 has no admin port that it can be asked at: set broker.admin_port there"
+
+    class Status(Asked):
+        def get(self, path: str) -> Any:
+            cannot = {"target": {"unreachable": why}}
+            return {**super().get(path), "targets": {"eu": cannot, "ap": {"target": {}}, "sa": cannot}}
+
+    for to, named in (([], ["eu", "sa"]), (["to=eu,ap"], ["eu"]), (["to=ap"], [])):
+        disaster_recovery.set_active(cast(Any, Status()), Output(), NS, auto=["after=30s", *to])
+        said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+        assert said == [f"warning: {region} could not take over now: {why}" for region in named]
+
+
 def test_a_hold_is_of_one_namespace_or_of_all() -> None:
     asked = Asked()
     rest = cast(Any, asked)

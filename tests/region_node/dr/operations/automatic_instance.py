@@ -5,6 +5,7 @@ test says.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from geo_tests.sim.leadership import DriftingClock
@@ -28,6 +29,7 @@ from tests.region_node.dr.operations.world import NS, TOPIC, lack
 
 class Broker:
     def __init__(self, instance: Instance, region: str, name: str) -> None:
+        begins = name not in instance.without_admin
         self.tried = 0
         """Operations that it wanted to begin, or go on with."""
         self.region, self.name, self.clock = region, name, DriftingClock(1.0)
@@ -45,11 +47,11 @@ class Broker:
         for other in instance.regions:
             if other != region:
                 self.incoming.region(other).on.append(Heard(self.clock.monotonic))
-        self.silent = SilentRegions(self.leases, self.incoming, region=region, clock=self.clock)
+        self.silent = SilentRegions(self.leases, self.incoming, region=region, clock=self.clock, begins=begins)
         self.automatic = AutomaticFailover(
             self.leases,
             self.silent,
-            lambda store: instance.conductor(self, store),
+            (lambda store: instance.conductor(self, store)) if begins else None,
             region=region,
             regions_of=lambda _: instance.regions,
             clock=self.clock,
@@ -73,7 +75,9 @@ class Broker:
 
 
 class Instance:
-    def __init__(self, *regions: str, brokers: int = 1) -> None:
+    def __init__(self, *regions: str, brokers: int = 1, without_admin: Sequence[str] = ()) -> None:
+        """without_admin: brokers that have no admin interface."""
+        self.without_admin = without_admin
         self.regions = regions or ("us", "eu", "ap")
         self.store = EmbeddedStore()
         self.events: list[dict[str, Any]] = []

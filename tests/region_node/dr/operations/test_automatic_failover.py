@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,17 @@ from tests.region_node.dr.operations.world import NS
 AFTER_S = 20.0
 
 
-def with_instance(test: Callable[[Instance], Awaitable[None]], *regions: str, brokers: int = 1, **wanted: Any) -> None:
+def with_instance(
+    test: Callable[[Instance], Awaitable[None]],
+    *regions: str,
+    brokers: int = 1,
+    without_admin: Sequence[str] = (),
+    **wanted: Any,
+) -> None:
     async def main() -> None:
-        instance = await Instance(*regions, brokers=brokers).start(**{"after_s": AFTER_S, **wanted})
+        instance = await Instance(*regions, brokers=brokers, without_admin=without_admin).start(
+            **{"after_s": AFTER_S, **wanted}
+        )
         try:
             await test(instance)
         finally:
@@ -117,6 +125,31 @@ def test_a_broker_that_hears_it_speaks_for_its_whole_region() -> None:
         assert instance.leadership().epoch == 2
 
     with_instance(test, "us", "eu", brokers=2)
+
+
+def test_a_broker_without_an_admin_interface_says_what_it_hears_and_another_one_begins() -> None:
+    async def test(instance: Instance) -> None:
+        await instance.lose("us")
+        other = instance.of("eu")[0]
+        for _ in range(60):
+            other.incoming.region("us").on[0].bytes()
+            await asyncio.sleep(1)
+        assert instance.leadership().epoch == 1, "it hears us"
+        await asyncio.sleep(AFTER_S + 15)
+        assert instance.leadership().active == "eu" and other.tried == 0
+
+    with_instance(test, "us", "eu", brokers=2, without_admin=("eu-0",))
+
+
+def test_a_region_without_any_admin_interface_counts_and_is_left_out_where_it_is_named_to_take_over() -> None:
+    async def test(instance: Instance) -> None:
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 15)
+        op, record = await instance.operation(), instance.leadership()
+        assert record.active == "ap" and op is not None
+        assert op.report["automatic"]["said_by"] == ["eu", "ap"]
+
+    with_instance(test, without_admin=("eu-0",), to=("eu", "ap"))
 
 
 def test_a_broker_that_takes_no_part_is_named() -> None:
