@@ -35,6 +35,11 @@ def seconds_of(option: str, text: str) -> int:
     return int(number) * unit
 
 
+def risk_of(option: str, text: str) -> dict[str, int]:
+    """Reads 100 (messages), 5s. Raises ConfigError, which names the option."""
+    return {"risk_messages": int(text)} if text.isdecimal() else {"risk_s": seconds_of(option, text)}
+
+
 def automatic_of(words: Sequence[str]) -> dict[str, Any] | None:
     """What the words of all `--auto` ask for; None: off. Raises ConfigError."""
     parts = [part for word in words for part in word.split()]
@@ -50,10 +55,7 @@ def automatic_of(words: Sequence[str]) -> dict[str, Any] | None:
         elif key == "to":
             found["to"] = [region for region in value.split(",") if region]
         elif key == "max_risk":
-            if value.isdecimal():
-                found["risk_messages"] = int(value)
-            else:
-                found["risk_s"] = seconds_of("--auto max_risk", value)
+            found |= risk_of("--auto max_risk", value)
         else:
             raise ConfigError(f"--auto {part}: expected after=, to=, hold=, max_risk=, or off alone")
     if "after_s" not in found:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +23,20 @@ from heliograph.model.errors import ConfigError
 _THROUGH_S = 2
 """A broker goes on with an operation for so long before it answers how far that is."""
 To = Annotated[
-    str, typer.Option("--to", help="The region that takes over; of one namespace in two regions it need not be named.")
+    str,
+    typer.Option(
+        "--to",
+        help="The region that takes over; of one namespace in two regions it need not be named. Of many namespaces "
+        "several, as eu,ap: each goes to the first of them that may take it.",
+    ),
+]
+MaxRisk = Annotated[
+    list[str],
+    typer.Option(
+        "--max-risk",
+        help="Of many namespaces: fail over none to a region that lacks more messages (100), or older ones (5s), or "
+        "does not know what it lacks. Both, each behind its own.",
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")
@@ -61,6 +74,7 @@ class OperationRequest:
     tenant: Tenant = ""
     everything: Everything = False
     parallel: Parallel = 32
+    max_risk: MaxRisk = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -79,6 +93,8 @@ class OperationRequest:
                 if several
                 else "say which namespace; or --region us for all that are active in us, --tenant shop, or --all"
             )
+        if self.max_risk and (self.kind != "failover" or not several):
+            raise ConfigError("--max-risk is of a failover of many namespaces; of one look at --dry-run")
         if several and not self.to:
             raise ConfigError("name the region that takes over: --to eu")
         return several

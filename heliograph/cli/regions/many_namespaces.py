@@ -19,6 +19,7 @@ from typing import Any
 
 import typer
 
+from heliograph.cli.regions.automatic_failover import risk_of
 from heliograph.cli.regions.dr_operations import (
     NotDone,
     OperationRequest,
@@ -73,9 +74,10 @@ def carry_out(rest: Rest, output: Output, wanted: OperationRequest) -> None:
     """The plan, a question, the namespaces, the report. Exit code 1 where one could not be moved, 130 where somebody
     has interrupted it.
     """
-    plan = rest.get(
-        PLAN, kind=wanted.kind, to=wanted.to, region=wanted.region, tenant=wanted.tenant, force=wanted.force
-    )
+    asked: dict[str, Any] = {"to": wanted.to, "region": wanted.region, "tenant": wanted.tenant, "force": wanted.force}
+    for risk in wanted.max_risk:
+        asked |= risk_of("--max-risk", risk)
+    plan = rest.get(PLAN, kind=wanted.kind, **asked)
     if wanted.dry_run and output.json:
         output.show(plan)
         return
@@ -84,9 +86,10 @@ def carry_out(rest: Rest, output: Output, wanted: OperationRequest) -> None:
     if wanted.dry_run:
         return
     moving = [row for row in plan["namespaces"] if row["verdict"] == "moves"]
-    full = full_parts(plan)
+    full = [to for to, load in _loads(wanted, plan).items() if full_parts(load)]
     if moving and not wanted.yes and (wanted.kind != "drill" or full):
-        confirm(f"{wanted.text}: {len(moving)} namespaces{f' ({wanted.to} is full)' if full else ''}. Go on?")
+        note = f" (full: {', '.join(full)})" if full else ""
+        confirm(f"{wanted.text}: {len(moving)} namespaces{note}. Go on?")
     began = time.monotonic()
     work = _Work(rest, output, wanted, len(moving))
     found = {row["namespace"]: row for row in work.run(moving)}
@@ -117,19 +120,44 @@ def plan_lines(wanted: OperationRequest, plan: Mapping[str, Any]) -> Iterator[st
     yield f"  {len(moving)} {what}, with {topics} topics{f' ({sources})' if moving else ''}"
     if begun := sum(row["goes_on"] for row in moving):
         yield f"  {begun} of them were begun before, and go on where they stand"
-    yield from _risk_lines(wanted.to, [row["at_risk"] for row in moving if "at_risk" in row])
+    for to, here in _by_target(wanted, moving).items():
+        if "," in wanted.to:
+            yield f"  {len(here)} to {to}"
+        yield from _risk_lines(to, [row["at_risk"] for row in here if "at_risk" in row])
+    if later := [row for row in moving if row.get("others")]:
+        yield f"  {len(later)} do not go to a region that is named before:"
+        for row in later[:_NAMED]:
+            why = "; ".join(f"{region}: {because}" for region, because in row["others"].items())
+            yield f"    {row['namespace']} to {row['to']}: {why}"
     if warned := [row for row in moving if row["because"]]:
         yield f"  of {len(warned)} that {what} something is not known:"
         yield from (f"    {row['namespace']}: {row['because']}" for row in warned[:_NAMED])
-    if there := [row["namespace"] for row in rows if row["verdict"] == Result.THERE]:
-        yield f"  {len(there)} are active in {wanted.to} already"
+    for to, there in _by_target(wanted, [row for row in rows if row["verdict"] == Result.THERE]).items():
+        yield f"  {len(there)} are active in {to} already"
     if cannot := [row for row in rows if row["verdict"] == Result.CANNOT]:
         yield f"  {len(cannot)} cannot be moved:"
-        yield from (f"    {row['namespace']}: {row['because']}" for row in cannot)
+        for row in cannot:
+            more = "".join(f"; {region}: {because}" for region, because in row.get("others", {}).items())
+            yield f"    {row['namespace']}: {row['because']}{more}"
     for other in plan["passed"]:
         names = ", ".join(other["some"][:_NAMED]) + (" …" if other["count"] > _NAMED else "")
         yield f"  {other['count']} are passed over, {other['because']}: {names}"
-    yield from _load_lines(wanted.to, plan)
+    for to, load in _loads(wanted, plan).items():
+        yield from _load_lines(to, load)
+
+
+def _by_target(wanted: OperationRequest, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Region -> those that it takes over, or has. A broker of an earlier version names none: all are the one's."""
+    found = dict[str, list[Row]]()
+    for row in rows:
+        found.setdefault(row.get("to", wanted.to), []).append(row)
+    return found
+
+
+def _loads(wanted: OperationRequest, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Region -> what it has in use, of those that may take over."""
+    found: dict[str, Any] = plan.get("loads") or {wanted.to: plan["load"]}
+    return found
 
 
 def _risk_lines(to: str, risks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -148,9 +176,9 @@ def _risk_lines(to: str, risks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  of {len(unknown)} namespaces it is not known how much is missing in {to}{heard}"
 
 
-def full_parts(plan: Mapping[str, Any]) -> list[str]:
-    """What of the target has more than FULL in use, or takes nothing more."""
-    load = plan["load"] or {"brokers": [], "bookies": []}
+def full_parts(load: Mapping[str, Any] | None) -> list[str]:
+    """What of a target has more than FULL in use, or takes nothing more. None: it is not known."""
+    load = load or {"brokers": [], "bookies": []}
     shares = [
         (f"{what} of {row[kind]}", row[part])
         for kind, parts in (("broker", ("cpu", "memory")), ("bookie", ("disk",)))
@@ -163,8 +191,7 @@ def full_parts(plan: Mapping[str, Any]) -> list[str]:
     return found + [f"{row['bookie']} takes nothing" for row in load["bookies"] if not row["writable"]]
 
 
-def _load_lines(to: str, plan: Mapping[str, Any]) -> Iterator[str]:
-    load = plan["load"]
+def _load_lines(to: str, load: Mapping[str, Any] | None) -> Iterator[str]:
     if load is None:
         yield f"  it is not known what {to} has in use: it does not answer"
         return
@@ -179,7 +206,7 @@ def _load_lines(to: str, plan: Mapping[str, Any]) -> Iterator[str]:
         f"  {to} now, the highest of what {len(brokers)} brokers and {len(bookies)} bookies say: "
         f"{', '.join([*parts, f'{free / 1e9:.1f} GB of disk free'])}"
     )
-    if full := full_parts(plan):
+    if full := full_parts(load):
         yield f"  above {FULL:.0%} in {to}: {', '.join(full[:_NAMED])}"
 
 
@@ -272,7 +299,7 @@ class _Work:
         except Stopped as stopped:
             out |= {"result": Result.STANDS, "because": _standing(stopped.operation)}
         except ConfigError as error:
-            out |= self._given_up(namespace, error)
+            out |= self._given_up(namespace, row.get("to", self._wanted.to), error)
         return {**out, "seconds": round(time.monotonic() - began, 1)}
 
     def _found(self) -> None:
@@ -292,7 +319,7 @@ class _Work:
                 self._stop.wait(self._rest.pause_s)
 
     def _moved(self, row: Row, line: StepProgress) -> Row:
-        wanted = replace(self._wanted, namespace=row["namespace"])
+        wanted = replace(self._wanted, namespace=row["namespace"], to=row.get("to", self._wanted.to))
         planned = {"active": row["from"], "epoch": row["epoch"], "operation": row.get("operation")}
         if wanted.kind == "failback":
             if rejoin_wanted(self._rest, wanted):
@@ -307,8 +334,10 @@ class _Work:
         closed = {"closed_s": report["rto_s"]} if "rto_s" in report else {}
         return {"result": Result.DONE, "because": found["steps"][-1]["found"], "operation": found["id"], **closed}
 
-    def _given_up(self, namespace: str, error: ConfigError) -> Row:
-        """What became of one that does not go: it is gone, or somebody else has moved it, or it stays where it is."""
+    def _given_up(self, namespace: str, to: str, error: ConfigError) -> Row:
+        """What became of one that does not go to `to`: it is gone, or somebody else has moved it, or it stays where it
+        is.
+        """
         if not isinstance(error, NotDone | RestRefused):
             self._lost = self._lost or str(error)
             return _failed(str(error))
@@ -320,16 +349,16 @@ class _Work:
             return _failed(str(error))
         wanted, operation = self._wanted, found.get("operation") or {}
         running = operation if operation.get("state") == "running" else {}
-        if found.get("active") == wanted.to and not running and wanted.kind != "drill":
-            return {"result": Result.THERE, "because": f"it is active in {wanted.to} by now"}
+        if found.get("active") == to and not running and wanted.kind != "drill":
+            return {"result": Result.THERE, "because": f"it is active in {to} by now"}
         why = str(error)
-        if running.get("kind") == "switchover" and running["target"] == wanted.to and wanted.kind != "failover":
+        if running.get("kind") == "switchover" and running["target"] == to and wanted.kind != "failover":
             try:
                 self._rest.post(f"{dr_path(namespace)}/operations/cancel")
                 why = f"waits at {running['step']}: {running['waiting']}; it is cancelled, {running['source']} goes on"
             except ConfigError as refused:
                 why = f"{_standing(running)}; it could not be cancelled: {refused}"
-        elif running.get("kind") == wanted.kind and running["target"] == wanted.to:
+        elif running.get("kind") == wanted.kind and running["target"] == to:
             why = _standing(running)
         return _failed(why)
 

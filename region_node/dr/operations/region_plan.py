@@ -25,12 +25,16 @@ MOVES, THERE, PASSED, CANNOT = "moves", "there", "passed over", "cannot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedMoves:
-    """region: only what is active there; "": wherever. force: as of a failover."""
+    """region: only what is active there; "": wherever. force: as of a failover. risk_messages, risk_s: a failover moves
+    nothing of which the target lacks more messages, or one that is older; None: whatever it lacks.
+    """
 
     kind: str
     to: str
     region: str = ""
     force: bool = False
+    risk_messages: int | None = None
+    risk_s: float | None = None
 
     def check(self) -> None:
         """Raises NotAllowed where it makes no sense."""
@@ -156,6 +160,48 @@ def with_costs(
     if not why and takes_over is False:
         why = f"no broker of {wanted.to} holds a lease: nobody there could confirm"
     return replace(found, what=CANNOT, because=why) if why else found
+
+
+def within_risk(wanted: WantedMoves, found: Verdict, risk: Mapping[str, Any]) -> Verdict:
+    """Whether what moves by its verdict loses no more than is wanted. risk: `messages_at_risk.at_risk`."""
+    bounded = wanted.risk_messages is not None or wanted.risk_s is not None
+    if wanted.kind != FAILOVER or found.what != MOVES or found.goes_on or not bounded:
+        return found
+    messages, age_s = risk["messages"], risk["age_s"] or 0.0
+    if messages is None:
+        why = f"it is not known how much {wanted.to} lacks, and max_risk is set"
+    elif wanted.risk_messages is not None and messages > wanted.risk_messages:
+        why = f"{wanted.to} lacks {messages} messages, and max_risk is {wanted.risk_messages}"
+    elif wanted.risk_s is not None and messages and age_s > wanted.risk_s:
+        why = f"the oldest message that {wanted.to} lacks is {age_s:.1f} s old, and max_risk is {wanted.risk_s:g} s"
+    else:
+        return found
+    return replace(found, what=CANNOT, because=why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTarget:
+    """A region that may take a namespace over, and what would become of that there."""
+
+    to: str
+    verdict: Verdict
+
+
+def chosen(found: Sequence[MoveTarget]) -> tuple[MoveTarget, dict[str, str]]:
+    """The one of several regions, in the order in which they were named, that takes a namespace over, and why those
+    named before it do not: what was begun goes on; what is active in one of them stays; else the first to which it can
+    be moved, and of these the first of which everything is known.
+    """
+
+    def rank(candidate: MoveTarget) -> int:
+        verdict = candidate.verdict
+        if verdict.what == MOVES:
+            return 0 if verdict.goes_on else 3 if verdict.because else 2
+        return 1 if verdict.what == THERE else 4 if verdict.what == CANNOT else 5
+
+    first = min(found, key=rank)  # of equals the one that was named first
+    passed = found[: found.index(first)] if first.verdict.what != CANNOT else [one for one in found if one is not first]
+    return first, {one.to: one.verdict.because for one in passed if one.verdict.because}
 
 
 def trouble(cost: Mapping[str, Any]) -> str:

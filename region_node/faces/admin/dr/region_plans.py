@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,7 @@ from global_config.keys import OPERATIONS
 from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer
-from heliograph.model.errors import HeliographError, NotFound, reason_of
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound, reason_of
 from heliograph.runtime.throttle import RowPace
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.operations import namespace_facts, namespace_lags
@@ -35,12 +35,15 @@ from region_node.dr.operations.region_plan import (
     FAILBACK,
     MOVES,
     PASSED,
+    MoveTarget,
     Verdict,
     WantedMoves,
     came_by,
     came_from,
+    chosen,
     judged,
     with_costs,
+    within_risk,
 )
 from region_node.faces.admin.brokers import bookie_state
 from region_node.faces.admin.calls.admin_context import Admin
@@ -176,37 +179,40 @@ async def plan(
     region: str = "",
     tenant: str = "",
     force: bool = False,
+    risk_messages: int | None = None,
+    risk_s: int | None = None,
 ) -> dict[str, Any]:
     """What a switchover, failover, failback, or drill of all active-passive namespaces that are active in `region`, and
-    of `tenant`, would move to the region `to`; where neither is said, of all. `namespaces` has those that move, are
-    there already, or cannot be moved, and why; `passed` counts the others. Nothing is changed.
+    of `tenant`, would move to the region `to`; where neither is said, of all. `to` may name several, in their order,
+    with commas between: then each namespace has its own. `namespaces` has those that move, are there already, or cannot
+    be moved, and why, with `to`, and `others`: why regions that are named before that do not take it; `passed` counts
+    the others. A failover moves nothing of which more than `risk_messages`, or messages older than `risk_s`, would be
+    missing. Nothing is changed.
     """
-    wanted = WantedMoves(kind=kind, to=to, region=region, force=force)
-    wanted.check()
-    for name in filter(None, (to, region)):
-        if admin.view.region(name) is None:
-            known = ", ".join(info.name for info in admin.view.regions())
-            raise NotFound(f"there is no region {name}; there are {known}")
+    each = [
+        WantedMoves(kind=kind, to=name, region=region, force=force, risk_messages=risk_messages, risk_s=risk_s)
+        for name in dict.fromkeys(to.split(","))
+    ]
+    _check(admin, each)
     if tenant:
         existing(admin.view.tenant(tenant), NotFound(f"Tenant {tenant} does not exist"))
     names = await _namespaces(admin, tenant)
     conductor = conductor_for(admin, request)
-    told, said = await asyncio.gather(_led(admin, conductor, names), _said(admin, request, wanted, names))
+    told, heard = await asyncio.gather(
+        _led(admin, conductor, names), asyncio.gather(*(_said(admin, request, wanted, names) for wanted in each))
+    )
+    judgements = [await _verdicts(admin, conductor, wanted, told) for wanted in each]
+    parts = list(zip(each, judgements, heard, strict=True))
     rows, passed = list[dict[str, Any]](), defaultdict[str, list[str]](list)
     pace = RowPace()
-    verdicts = dict[str, Verdict]()
-    for name in filter(told.records.__contains__, names):
-        await pace.row()
-        verdicts[name] = _verdict(admin, wanted, name, told)
-    if wanted.kind == FAILBACK:
-        verdicts |= await _taken_away(admin, conductor, wanted, told, verdicts)
     for name, policies in names.items():
         await pace.row()
-        if (verdict := verdicts.get(name)) is not None:
-            if verdict.what == PASSED:
-                passed[verdict.because].append(name)
+        if name in told.records:
+            row = _chosen_row(name, told, parts)
+            if row["verdict"] == PASSED:
+                passed[row["because"]].append(name)
             else:
-                rows.append(_row(wanted, name, verdict, said, told))
+                rows.append(row)
         elif not region or region in policies.regions:
             passed["active-active: every region of it takes messages"].append(name)
     return {
@@ -217,8 +223,32 @@ async def plan(
         "configuration": told.trouble,
         "namespaces": rows,
         "passed": [{"because": why, "count": len(of), "some": of[:_NAMED]} for why, of in sorted(passed.items())],
-        "load": said.answers.get(to, {}).get("load"),
+        "load": heard[0].answers.get(each[0].to, {}).get("load"),
+        "loads": {wanted.to: said.answers.get(wanted.to, {}).get("load") for wanted, _, said in parts},
     }
+
+
+def _check(admin: Admin, each: Sequence[WantedMoves]) -> None:
+    """Raises NotAllowed, NotFound where it makes no sense, or names a region that is not there."""
+    for wanted in each:
+        wanted.check()
+        for name in filter(None, (wanted.to, wanted.region)):
+            if admin.view.region(name) is None:
+                known = ", ".join(info.name for info in admin.view.regions())
+                raise NotFound(f"there is no region {name}; there are {known}")
+    if len(each) > 1 and each[0].kind == FAILBACK:
+        raise NotAllowed("a failback takes back what came from one region: name that one with --to")
+
+
+async def _verdicts(admin: Admin, conductor: Conductor, wanted: WantedMoves, told: _Told) -> dict[str, Verdict]:
+    """What is to become of each namespace that has a leadership, before the regions' numbers are looked at."""
+    found, pace = dict[str, Verdict](), RowPace()
+    for name in filter(told.records.__contains__, told.names):
+        await pace.row()
+        found[name] = _verdict(admin, wanted, name, told)
+    if wanted.kind == FAILBACK:
+        found |= await _taken_away(admin, conductor, wanted, told, found)
+    return found
 
 
 def _verdict(admin: Admin, wanted: WantedMoves, name: str, told: _Told) -> Verdict:
@@ -406,10 +436,11 @@ def _questions(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {NOT_IN: dict(published[part]), LACKING: dict(lacks[part]), **more}
 
 
-def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _Told) -> dict[str, Any]:
+def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _Told) -> tuple[dict[str, Any], Verdict]:
     record, _ = told.records[name]
     row: dict[str, Any] = {
         "namespace": name,
+        "to": wanted.to,
         "from": verdict.source,
         "epoch": record.epoch,
         "operation": told.last_operation(name),
@@ -428,7 +459,21 @@ def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _T
             None if "unreachable" in published else published,
             None if "unreachable" in lacks else lacks,
         )
-    return {**row, "verdict": verdict.what, "because": verdict.because, "goes_on": verdict.goes_on}
+        verdict = within_risk(wanted, verdict, row["at_risk"])
+    return {**row, "verdict": verdict.what, "because": verdict.because, "goes_on": verdict.goes_on}, verdict
+
+
+def _chosen_row(
+    name: str, told: _Told, parts: Sequence[tuple[WantedMoves, Mapping[str, Verdict], _Said]]
+) -> dict[str, Any]:
+    """The row of the region that takes it over, of those that were named. parts: what is known of each of these."""
+    rows = dict[str, dict[str, Any]]()
+    targets = list[MoveTarget]()
+    for wanted, verdicts, said in parts:
+        rows[wanted.to], verdict = _row(wanted, name, verdicts[name], said, told)
+        targets.append(MoveTarget(to=wanted.to, verdict=verdict))
+    first, others = chosen(targets)
+    return {**rows[first.to], "others": others}
 
 
 ROUTES: tuple[Route, ...] = (

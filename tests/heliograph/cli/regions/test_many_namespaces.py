@@ -55,9 +55,14 @@ class Region:
         """
         self.load: dict[str, Any] | None = {"brokers": [], "bookies": []}
         self.lock = threading.Lock()
+        self.query = dict[str, Any]()
+        """What the last plan was asked with."""
+        self.others = dict[str, dict[str, str]]()
+        """Namespace -> regions that are named before the one that takes it, and why they do not."""
 
     def get(self, path: str, **query: Any) -> Any:
         if path == PLAN:
+            self.query = query
             return self._plan(query["to"])
         namespace = "/".join(path.split("/")[4:6])
         if namespace not in self.active:
@@ -65,7 +70,11 @@ class Region:
         return {"active": self.active[namespace], "operation": self.operations.get(namespace), "to_rejoin": {}}
 
     def _plan(self, to: str) -> Any:
-        rows = [self._planned(name, active, to) for name, active in self.active.items()]
+        rows = list[Any]()
+        for name, active in self.active.items():
+            others = self.others.get(name, {})
+            takes = next(region for region in to.split(",") if region not in others)
+            rows.append({**self._planned(name, active, takes), "to": takes, "others": others})
         passed = [{"because": "active in ap", "count": 1, "some": ["t/asia"]}]
         return {"namespaces": rows, "passed": passed, "configuration": "", "load": self.load}
 
@@ -386,7 +395,7 @@ def test_the_plan_has_the_numbers_and_nothing_is_done_without_a_yes(capsys: pyte
         "above 80% in eu: CPU of b 91%",
     ):
         assert part in said, said
-    assert full_parts(plan) == ["CPU of b 91%"]
+    assert full_parts(plan["load"]) == ["CPU of b 91%"]
     give(region, dry_run=True)
     with pytest.raises(ConfigError, match="--yes"):
         give(region, yes=False)
@@ -404,3 +413,23 @@ def test_what_is_not_known_to_be_missing_is_said_with_its_age() -> None:
     assert "of 2 namespaces it is not known" in said and "14 messages" in said and "40.0 s ago" in said
     assert "it is not known what eu has in use" in said
     assert f"of 1 that move something is not known:\n    {NAMES[1]}: eu does not answer" in said
+
+
+def test_of_several_regions_each_namespace_goes_to_its_own_and_the_plan_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    region = Region("t/a", "t/b")
+    region.others = {"t/b": {"eu": "eu lacks 120 messages, and max_risk is 100"}}
+    wanted = OperationRequest(kind="failover", to="eu,ap", region="us", yes=True, max_risk=["100", "5s"])
+    carry_out(cast(Any, region), Output(), wanted)
+    assert region.active == {"t/a": "eu", "t/b": "ap"}
+    assert (region.query["risk_messages"], region.query["risk_s"]) == (100, 5)
+    said = capsys.readouterr().out
+    for words in ("1 to eu", "1 to ap", "t/b to ap: eu: eu lacks 120 messages, and max_risk is 100"):
+        assert words in said
+
+
+def test_a_bound_is_of_a_failover_of_many() -> None:
+    for wrong in ({"kind": "switchover", "region": "us"}, {"kind": "failover", "namespace": "t/a"}):
+        with pytest.raises(ConfigError, match="--max-risk"):
+            assert OperationRequest(to="eu", max_risk=["100"], **wrong).several  # type: ignore[arg-type]

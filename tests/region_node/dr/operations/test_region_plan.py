@@ -16,12 +16,15 @@ from region_node.dr.operations.region_plan import (
     MOVES,
     PASSED,
     THERE,
+    MoveTarget,
     Verdict,
     WantedMoves,
     came_by,
     came_from,
+    chosen,
     judged,
     with_costs,
+    within_risk,
 )
 
 NS, BOTH = "t/n", ("us", "eu")
@@ -144,3 +147,55 @@ def test_a_failover_needs_a_lease_in_the_target_and_not_its_answer(takes_over: b
     moves = Verdict(what=MOVES, source="us")
     found = with_costs(WantedMoves(kind=FAILOVER, to="eu"), moves, AWAY, AWAY, "", takes_over=takes_over)
     assert found.what == what and "eu does not answer: nothing came" in found.because
+
+
+@pytest.mark.parametrize(
+    ("found", "to", "others"),
+    (
+        ([(MOVES, ""), (MOVES, "")], "eu", {}),
+        ([(CANNOT, "it lacks too much"), (MOVES, "")], "ap", {"eu": "it lacks too much"}),
+        ([(MOVES, "not known"), (MOVES, "")], "ap", {"eu": "not known"}),
+        ([(MOVES, "not known"), (CANNOT, "no lease")], "eu", {}),
+        ([(MOVES, "not known"), (MOVES, "nor here")], "eu", {}),
+        ([(MOVES, ""), (THERE, "active in ap already")], "ap", {}),
+        ([(CANNOT, "not in eu"), (CANNOT, "no lease")], "eu", {"ap": "no lease"}),
+        ([(PASSED, "active in sa"), (PASSED, "active in sa")], "eu", {}),
+        ([(PASSED, "nothing to rehearse"), (MOVES, "")], "ap", {"eu": "nothing to rehearse"}),
+    ),
+)
+def test_of_several_regions_the_first_takes_it_that_may(
+    found: list[tuple[str, str]], to: str, others: dict[str, str]
+) -> None:
+    candidates = [
+        MoveTarget(to=region, verdict=Verdict(what=what, because=because))
+        for region, (what, because) in zip(("eu", "ap"), found, strict=True)
+    ]
+    first, why = chosen(candidates)
+    assert (first.to, why) == (to, others)
+
+
+def test_what_was_begun_goes_on_whichever_region_is_named_first() -> None:
+    begun = MoveTarget(to="ap", verdict=Verdict(what=MOVES, goes_on=True))
+    assert chosen([MoveTarget(to="eu", verdict=Verdict(what=MOVES)), begun])[0] is begun
+
+
+@pytest.mark.parametrize(
+    ("bounds", "risk", "says"),
+    (
+        ({}, {"messages": None, "age_s": None}, ""),
+        ({"risk_messages": 100}, {"messages": 100, "age_s": 900.0}, ""),
+        ({"risk_messages": 100}, {"messages": 101, "age_s": 0.0}, "lacks 101 messages"),
+        ({"risk_messages": 100}, {"messages": None, "age_s": None}, "not known how much eu lacks"),
+        ({"risk_s": 5.0}, {"messages": 7, "age_s": 5.1}, "5.1 s old"),
+        ({"risk_s": 5.0}, {"messages": 0, "age_s": 5.1}, ""),
+    ),
+)
+def test_a_failover_moves_nothing_of_which_more_is_missing_than_is_wanted(
+    bounds: dict[str, Any], risk: dict[str, Any], says: str
+) -> None:
+    moves, begun = Verdict(what=MOVES, source="us"), Verdict(what=MOVES, source="us", goes_on=True)
+    failover = WantedMoves(kind=FAILOVER, to="eu", **bounds)
+    found = within_risk(failover, moves, risk)
+    assert found.what == (CANNOT if says else MOVES) and says in found.because
+    assert within_risk(failover, begun, risk) is begun
+    assert within_risk(replace(failover, kind=SWITCHOVER), moves, risk) is moves

@@ -21,6 +21,7 @@ from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import Operation, operation_key
+from region_node.faces.admin.calls.call_parameters import taken_by
 from region_node.faces.admin.dr import region_plans
 from region_node.faces.admin.dr.drills import mark
 from tests.region_node.dr.operations.world import lack, link
@@ -381,3 +382,37 @@ def test_a_region_says_nothing_of_a_namespace_that_it_does_not_know_and_is_not_w
         assert found["load"] == {"brokers": [], "bookies": []} and request["passed_on"]
 
     run_alone(main())
+
+
+def test_of_several_regions_each_namespace_has_its_own_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor = Survivor(monkeypatch, "us")
+
+    async def main() -> None:
+        await survivor.add("t/wide", "us")
+        await survivor.add("t/narrow", "us", regions=("us", "eu"))
+        await survivor.add("t/there", "eu", regions=("us", "eu"))
+        await survivor.heard()
+        await survivor.store.delete(writer("ap", "b", 1))
+        found, _ = await survivor.plan(kind="failover", to="ap,eu", region="us", force=True)
+        rows = {row["namespace"]: row for row in found["namespaces"]}
+        assert {name: (row["to"], row["verdict"]) for name, row in rows.items()} == {
+            "t/wide": ("eu", "moves"),
+            "t/narrow": ("eu", "moves"),
+        }
+        assert rows["t/wide"]["others"] == {"ap": "no broker of ap holds a lease: nobody there could confirm"}
+        assert rows["t/narrow"]["others"] == {"ap": "it is not in ap; it is in us, eu"}
+        assert set(found["loads"]) == {"ap", "eu"}
+        found, _ = await survivor.plan(kind="failover", to="ap,eu", region="us", force=True, risk_messages=0)
+        (row, _) = found["namespaces"]
+        assert row["verdict"] == "cannot" and {row["to"], *row["others"]} == {"eu", "ap"}
+        with pytest.raises(NotAllowed, match="one region"):
+            await survivor.plan(kind="failback", to="us,ap")
+        with pytest.raises(NotFound, match="mars"):
+            await survivor.plan(kind="failover", to="eu,mars")
+
+    run_alone(main())
+
+
+def test_a_request_says_what_a_plan_is_asked_for() -> None:
+    named = {"kind", "to", "region", "tenant", "force", "risk_messages", "risk_s"}
+    assert named == {one.name for one in taken_by(region_plans.plan) if one.of_query is not None}
