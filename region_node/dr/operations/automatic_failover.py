@@ -206,13 +206,15 @@ class AutomaticFailover:
                 self._tasks.spawn(self._look_at(namespace))
 
     async def _count(self) -> dict[str, set[float]]:
-        """Region -> for how long somebody waits for it, of those that are, or become, the active one of a namespace."""
+        """Region -> for how long somebody waits for it, of those that are, or become, the active one of a namespace;
+        for nothing where its namespaces ask: that it is lost is to be seen all the same.
+        """
         wanted: dict[str, set[float]] = {}
         pace = RowPace()
         for namespace, found in list(self.known.items()):
             await pace.row()
-            if not found.asks and (record := self._record(namespace)) is not None:
-                wanted.setdefault(record.active, set()).add(found.after_s)
+            if (record := self._record(namespace)) is not None:
+                wanted.setdefault(record.active, set()).update(() if found.asks else (found.after_s,))
                 if record.to:
                     wanted.setdefault(record.to, set())
         return wanted

@@ -443,6 +443,8 @@ def test_what_asks_whether_it_still_is_to_moves_nothing_until_it_is_set_again() 
         assert instance.leadership().epoch == 1
         status = instance.of("eu")[0].automatic.status(NS)
         assert status is not None and status["said"] == "restored: set it anew, or off"
+        shown = {name: value for name, _, _, value in instance.of("eu")[0].automatic.samples()}
+        assert shown["heliograph_dr_active_lost_seconds"] > shown["heliograph_dr_automatic_after_seconds"]
         await instance.store.put(automatic(NS), replace(wanted, asks="").encode())
         await asyncio.sleep(60)
         assert instance.leadership().epoch == 2
