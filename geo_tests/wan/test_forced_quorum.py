@@ -6,50 +6,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from geo_tests.wan.disaster import active_passive, dr, takes
+from geo_tests.wan.disaster import dr, takes
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from geo_tests.wan.two_regions import NAMESPACE, TOPIC, kill_all, publish, published_in_us, start_all, two_regions
 from global_config.voters.forced_quorum import HEARD_S
-from region_node.instance.control import STARTED_S, call
-from region_node.instance.launch import alive
-
-NAMESPACE, TOPIC = "public/two", "persistent://public/two/orders"
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[Instance]:
-    made = Instance(tmp_path / "data", regions=("us", "eu"), wan="none")
-    pids = made.pids()
-    try:
+    with two_regions(tmp_path / "data") as made:
         yield made
-    finally:
-        made.down()
-    assert not [pid for pid in pids if alive(pid)]
-
-
-def publish(instance: Instance, region: str, bodies: list[str]) -> None:
-    producer = instance.client(region).create_producer(TOPIC, batching_enabled=False)
-    for body in bodies:
-        producer.send(body.encode())
-    producer.close()
 
 
 def test_one_of_two_regions_is_lost_and_the_other_decides_alone(instance: Instance) -> None:
     eu, data = instance.admin("eu"), instance.data
     force = ("config", "force-quorum", "--lost", "us", "--admin", eu)
-    active_passive(instance, NAMESPACE, "us")
-    before, after = [f"us-{n}" for n in range(20)], [f"eu-{n}" for n in range(20)]
-    publish(instance, "us", before)
-    eventually(lambda: instance.read_all("eu", TOPIC) == before, "eu has a copy")
+    before, after = published_in_us(instance), [f"eu-{n}" for n in range(20)]
     refused = heliograph(*force, "--yes", check=False)
     assert refused.returncode and ("leads" in refused.stderr or "a majority is there" in refused.stderr)
-    lost = [row["name"] for row in instance.status()["regions"]["us"]["processes"]]
-    for name in lost:
-        call(data, "kill", process=name)
+    lost = kill_all(instance, "us")
     time.sleep(5)
     early = heliograph(*force, "--dry-run")
     assert "refused: us was heard" in early.stdout and "nothing that was answered" in early.stdout
@@ -60,8 +39,7 @@ def test_one_of_two_regions_is_lost_and_the_other_decides_alone(instance: Instan
     eventually(lambda: takes(instance, "eu", NAMESPACE), "eu takes messages")
     publish(instance, "eu", after)
     rest("PUT", f"{eu}/admin/v2/tenants/one", {"allowedClusters": ["us", "eu"]})
-    with ThreadPoolExecutor(len(lost)) as pool:
-        list(pool.map(lambda name: call(data, "start", timeout_s=STARTED_S, process=name), lost))
+    start_all(instance, lost)
     assert "us votes" in heliograph("config", "rejoin", "us", "--admin", eu).stdout
     assert dr(instance, "eu", "rejoin", NAMESPACE, "--region", "us")["state"] == "done"
     eventually(lambda: instance.read_all("us", TOPIC) == before + after, "us has what it missed")

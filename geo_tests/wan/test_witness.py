@@ -6,40 +6,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geo_tests.wan.disaster import active_passive, dr, takes
+from geo_tests.wan.disaster import dr, takes
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from region_node.instance.control import STARTED_S, call
+from geo_tests.wan.two_regions import NAMESPACE, TOPIC, kill_all, publish, published_in_us, start_all, two_regions
+from region_node.instance.control import call
 from region_node.instance.launch import alive
-
-NAMESPACE, TOPIC = "public/two", "persistent://public/two/orders"
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[Instance]:
-    made = Instance(tmp_path / "data", regions=("us", "eu"), wan="none", witness="oslo")
-    pids = made.pids()
-    try:
+    with two_regions(tmp_path / "data", witness="oslo") as made:
         yield made
-    finally:
-        made.down()
-    assert not [pid for pid in pids if alive(pid)]
-
-
-def publish(instance: Instance, region: str, bodies: list[str]) -> None:
-    producer = instance.client(region).create_producer(TOPIC, batching_enabled=False)
-    for body in bodies:
-        producer.send(body.encode())
-    producer.close()
 
 
 def test_the_active_region_of_two_is_lost_with_its_vote(instance: Instance) -> None:
-    eu, data = instance.admin("eu"), instance.data
+    eu = instance.admin("eu")
     assert sorted(rest("GET", f"{eu}/admin/v2/clusters")) == ["eu", "us"], "a witness is no region"
     rows = rest("GET", f"{eu}/heliograph/v1/config/members")["members"]
     assert {row["member"]: (row["role"], row["witness"]) for row in rows} == {
@@ -47,19 +33,13 @@ def test_the_active_region_of_two_is_lost_with_its_vote(instance: Instance) -> N
         "us": ("voter", False),
         "oslo": ("voter", True),
     }
-    active_passive(instance, NAMESPACE, "us")
-    before, after = [f"us-{n}" for n in range(20)], [f"eu-{n}" for n in range(20)]
-    publish(instance, "us", before)
-    eventually(lambda: instance.read_all("eu", TOPIC) == before, "eu has a copy")
-    lost = [row["name"] for row in instance.status()["regions"]["us"]["processes"]]
-    for name in lost:
-        call(data, "kill", process=name)
+    before, after = published_in_us(instance), [f"eu-{n}" for n in range(20)]
+    lost = kill_all(instance, "us")
     found = dr(instance, "eu", "failover", NAMESPACE, "--to", "eu", "--yes")
     assert found["state"] == "done"
     eventually(lambda: takes(instance, "eu", NAMESPACE), "eu takes messages")
     publish(instance, "eu", after)
-    with ThreadPoolExecutor(len(lost)) as pool:
-        list(pool.map(lambda name: call(data, "start", timeout_s=STARTED_S, process=name), lost))
+    start_all(instance, lost)
     assert dr(instance, "eu", "rejoin", NAMESPACE, "--region", "us")["state"] == "done"
     eventually(lambda: instance.read_all("us", TOPIC) == before + after, "us has what it missed")
 
@@ -96,11 +76,10 @@ def test_a_witness_joins_forgets_all_and_leaves(tmp_path: Path) -> None:
         heliograph("process", "start", "oslo-witness", "--data", data)
         eventually(votes, "with an empty folder it has learnt all")
         shutil.rmtree(kept)
-        for row in instance.status()["regions"]["us"]["processes"]:
-            call(instance.data, "kill", process=row["name"])
+        lost = kill_all(instance, "us")
         eventually(written, "the configuration is written by eu and the witness")
-        for row in instance.status()["regions"]["us"]["processes"]:
-            heliograph("process", "start", row["name"], "--data", data)
+        for name in lost:
+            heliograph("process", "start", name, "--data", data)
         eventually(lambda: members(instance)["us"]["behind"] == 0, "us has what it missed")
         pid = instance.status()["witness"]["pid"]
         heliograph("witness", "leave", "--data", data)
