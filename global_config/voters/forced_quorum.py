@@ -233,19 +233,23 @@ class ForcedQuorum:
             "by": self._raft.node_id,
             "at_ms": at_ms,
             "addresses": ({} if found is None else left_behind(found[0])) | self._raft.left_behind(),
+            "left_index": self._raft.left_index,
         }
         told = Put(keys.FORCED, json.dumps(record, sort_keys=True).encode())
         yield _txn(*last, told, Delete(keys.FORCING))
 
     async def tell(self) -> None:
         """Tells those that were left behind, and have not come back: one of them may have been forced as well, and asks
-        nobody any more.
+        nobody any more, or have been away since before this member joined, and not know it.
         """
         raft = self._raft
         if raft.is_leader and raft.generation:
+            found = self._machine.get(keys.FORCED)
+            left: int = 0 if found is None else json.loads(found[0]).get("left_index", 0)
             for member in self._left_behind():
                 if member not in raft.config.members:
-                    self._transport.send(member, encode(LaterGeneration(0), raft.generation))
+                    told = LaterGeneration(0, left or raft.left_index)
+                    self._transport.send(member, encode(told, raft.generation))
 
     def _left_behind(self) -> dict[str, str]:
         found = self._machine.get(keys.FORCED)

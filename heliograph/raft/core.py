@@ -186,7 +186,10 @@ class RaftCore(Leading):
         """Whether a message is of this member's generation, and is heard."""
         if generation > max(self.generation, self.standing.superseded):
             if self.log.last_index or self.snapshot is not None:
-                if not self.configs.may_leave_behind(sender, self.commit):
+                left = 0
+                if isinstance(message, LaterGeneration) and (self.config.forced or not self._hears_leader(now)):
+                    left = message.left  # with a leader of the group it will read of who has joined
+                if not self.configs.may_leave_behind(sender, self.commit, left):
                     return False
                 self._supersede(Standing(self.standing.adopted, generation), now)
             else:  # what was on its way is of another history
@@ -197,8 +200,8 @@ class RaftCore(Leading):
                     self._tell_start(now)
         if self.standing.superseded:
             return False
-        if generation < self.generation and not isinstance(message, LaterGeneration):
-            self._send(sender, LaterGeneration(0))
+        if generation < self.generation:
+            self._send(sender, LaterGeneration(0, self.configs.left_index if self.config.forced else 0))
         return generation == self.generation and not isinstance(message, LaterGeneration)
 
     def _stand_as(self, standing: Standing) -> None:

@@ -132,13 +132,21 @@ class Configurations:
         """The one before the latest that was forced, as far as it is known; that one itself else."""
         return next((config for _, config in reversed(self._rows) if config.forced != self.latest.forced), self.latest)
 
-    def may_leave_behind(self, sender: str, commit: int) -> bool:
+    @property
+    def left_index(self) -> int:
+        """Index of the configuration that `left_behind` is."""
+        behind = self.left_behind()
+        return next(index for index, config in reversed(self._rows) if config is behind)
+
+    def may_leave_behind(self, sender: str, commit: int, left: int = 0) -> bool:
         """Whether that one may have been forced without this member: it is one of the group, or was one when this
-        member was forced itself. Who was removed may go on alone, and leaves nobody behind. Where the log has forgotten
-        who was left behind it may be anybody: else two that were forced would go on beside each other.
+        member was forced itself; or the configuration that it left (at the index `left`; 0: it does not say) is a later
+        one than this member has read of: it joined while this one was away. Who was removed may go on alone, and leaves
+        nobody behind that knows of it. Where the log has forgotten who was left behind it may be anybody: else two that
+        were forced would go on beside each other.
         """
         behind = self.left_behind()
-        if behind is self.latest and behind.forced:
+        if (behind is self.latest and behind.forced) or left > self.left_index:
             return True
         before = self.before.members if self.latest_index > commit else ()
         return sender in (*self.latest.members, *behind.members, *before)

@@ -31,7 +31,7 @@ earlier version refuses it, and so is no part of what it does not know of.
     13 Founding       u8 stage (1 fresh, 2 late, 3 founded), u16 count, count x (u64 life, u8 size, name)
     14 StartNumber        u64 start
     15 StartKnown     u64 start
-    16 LaterGeneration    -
+    16 LaterGeneration    - (in place of the term the index of the configuration that the sender left; 0: not known)
 
     entries:       u32 count, count x (u64 term, u8 kind, u32 size, data)     kind: 0 no-op, 1 command, 2 configuration
     snapshot:      u64 index, u64 term, u64 size of the blob, u32 crc32c of the blob, configuration
@@ -255,9 +255,12 @@ class StartKnown:
 
 @dataclass(slots=True)
 class LaterGeneration:
-    """To a member of an earlier generation: the sender's is a later one. `term` is 0."""
+    """To a member of an earlier generation: the sender's is a later one. left: at which index the configuration lies
+    that the sender was forced out of; 0: it does not know any more, or is of an earlier version. `term` is 0.
+    """
 
     term: int
+    left: int = 0
 
 
 Message = (
@@ -428,7 +431,7 @@ def _encoded(message: Message) -> bytes:
             return _HEAD.pack(VERSION, 8, 0, term) + _SNAPSHOT_REPLY.pack(index, received)
         case TimeoutNow(term):
             return _HEAD.pack(VERSION, 9, 0, term)
-        case LaterGeneration(term):
+        case LaterGeneration(_, term):  # it stands in place of one
             return _HEAD.pack(VERSION, 16, 0, term)
 
 
@@ -523,7 +526,7 @@ def _decoded(body: Buffer) -> Message:
         case 9 | 16:
             if len(body) != _HEAD.size:
                 raise PeerError("message: bytes behind its head")
-            return TimeoutNow(term) if kind == 9 else LaterGeneration(term)
+            return TimeoutNow(term) if kind == 9 else LaterGeneration(0, term)
         case 10:
             index, hint_index, hint_term, success, life = _exact(_APPEND_REPLY_UNPROVEN, body)
             return AppendReply(term, index, bool(success), hint_index, hint_term, life)

@@ -23,6 +23,8 @@ class Instance:
         self.sim, self.mesh, self.regions, self.settings = sim, Mesh(sim.rng("mesh")), regions, settings
         self.nodes: dict[str, ConfigNode] = {}
         self.clients: dict[str, MetaClient] = {}
+        self.joining: dict[str, None] = {}
+        """Nodes that are no founders."""
         for name in regions:
             self.start(name)
             self.clients[name] = self.client(name)
@@ -30,10 +32,17 @@ class Instance:
     def start(self, name: str) -> None:
         self.sim.machine(name).start(self._serve)
 
+    def join(self, name: str) -> None:
+        """Starts a node that is to be added, with a client beside it."""
+        self.joining[name] = None
+        self.start(name)
+        self.clients[name] = self.client(name)
+
     async def _serve(self, machine: Machine) -> None:
         node = ConfigNode(
             node_id=machine.host,
             peers=self.regions,
+            joining=machine.host in self.joining,
             disk=machine.disk("config"),
             transport=MeshTransport(self.mesh, machine.host),
             clock=machine.clock,

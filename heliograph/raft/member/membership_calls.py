@@ -108,6 +108,12 @@ class GroupCalls(ABC):
         return {member: dict(before.addresses).get(member, "") for member in before.members if member != self.node_id}
 
     @property
+    def left_index(self) -> int:
+        """Index of the configuration that they were in, as far as the log here still knows it; 0: it does not."""
+        configs = self._check().configs
+        return 0 if configs.left_behind() is configs.latest else configs.left_index
+
+    @property
     def holds_nothing(self) -> bool:
         core = self._check()
         return not core.log.last_index and core.snapshot is None

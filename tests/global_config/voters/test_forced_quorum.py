@@ -242,6 +242,67 @@ def test_of_two_that_were_both_forced_one_is_left(seed: int) -> None:
     simulate(main, seed, TWO)
 
 
+async def ap_has_joined_while_us_was_away(sim: Simulation, instance: Instance) -> None:
+    """What us has is of before; eu and oslo are lost for good then, and ap is forced."""
+    eu = instance.clients["eu"]
+    await instance.clients["us"].put("/before", b"1")
+    sim.machine("us").power_cut()
+    instance.join("ap")
+    await eu.members("add", "ap", "")
+    for _ in range(100):
+        try:
+            await eu.members("promote", "ap")
+            break
+        except NotAllowed:
+            await asyncio.sleep(0.3)
+    await eu.put("/without-us", b"1")
+    await asyncio.sleep(1)
+    for name in ("eu", "oslo"):
+        sim.machine(name).power_cut()
+    await asyncio.sleep(HEARD_S + 1)
+    await instance.clients["ap"].members("force", "eu,oslo,us", STOPPED)
+
+
+def test_one_that_was_away_while_another_one_joined_hears_that_it_was_left_behind_and_comes_back() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await ap_has_joined_while_us_was_away(sim, instance)
+        instance.start("us")
+        await asyncio.sleep(HEARD_S + TELL_S)
+        assert "ap" not in instance.nodes["us"].raft.config.members
+        assert instance.nodes["us"].raft.standing.superseded
+        with pytest.raises(NotAllowed, match="forced already, without 'us'"):
+            await instance.clients["us"].members("force", "eu,oslo", STOPPED)
+        assert await rejoined(sim, instance, "us", by="ap") == 1
+        await instance.clients["us"].put("/both", b"1")
+        assert await instance.clients["us"].get("/without-us") is not None
+        assert instance.nodes["ap"].raft.config.voters == ("ap", "us")
+
+    simulate(main, regions=THREE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_that_were_forced_and_of_which_one_knows_nothing_of_the_other_one_is_left(seed: int) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await ap_has_joined_while_us_was_away(sim, instance)
+        instance.mesh.isolate("ap")
+        instance.mesh.cut |= {("ap", "us"), ("us", "ap")}
+        instance.start("us")
+        await asyncio.sleep(HEARD_S + 5)
+        await instance.clients["us"].members("force", "eu,oslo", STOPPED)
+        both = ("ap", "us")
+        for name in both:
+            await instance.clients[name].put(f"/{name}", b"1")
+        instance.mesh.heal()
+        await asyncio.sleep(TELL_S + 2)
+        (left,) = (name for name in both if not instance.nodes[name].raft.standing.superseded)
+        (behind,) = {*both} - {left}
+        assert instance.nodes[left].raft.generation > instance.nodes[behind].raft.generation
+        with pytest.raises(MetadataUnavailable):
+            await instance.clients[behind].put("/two", b"1")
+
+    simulate(main, seed, regions=THREE)
+
+
 def everything_is_heard(patch: BrokenRules) -> None:
     patch.setattr(RaftCore, "_is_of", lambda self, sender, message, generation, now: True)
 
@@ -345,7 +406,7 @@ class Answering:
 class Forced:
     """A leader of a lossy generation. now_ms: its clock."""
 
-    generation, node_id, now_ms = 1 << 32 | 1, "eu", 1000
+    generation, node_id, now_ms, left_index = 1 << 32 | 1, "eu", 1000, 3
 
     def left_behind(self) -> dict[str, str]:
         return {"us": ""}

@@ -57,7 +57,7 @@ def test_a_generation_is_a_number_that_goes_up_and_chance() -> None:
 
 
 def test_messages_and_configurations_name_their_generation_and_earlier_versions_refuse_them() -> None:
-    for message in (Append(5, 6, 7, 8, [(1, COMMAND, b"x" * 100)]), TimeoutNow(3), LaterGeneration(0)):
+    for message in (Append(5, 6, 7, 8, [(1, COMMAND, b"x" * 100)]), TimeoutNow(3), LaterGeneration(0, 7)):
         raw = encode(message, LATER)
         assert raw[0] == 2 and decode(raw) == message and generation_of(raw) == LATER
         assert decode(memoryview(raw)) == message and generation_of(encode(message)) == 0
@@ -216,6 +216,40 @@ def test_only_a_member_or_one_that_was_left_behind_supersedes(sender: str) -> No
     alone.configs.compact(alone.commit)
     alone.hear(sender, LaterGeneration(0), LATER + (1 << 32), 60.0)
     assert alone.standing.superseded, "it has forgotten whom it left behind"
+
+
+@pytest.mark.parametrize(
+    ("sender", "left", "heard"),
+    [("n", 3, True), ("n", 2, False), ("n", 0, False), ("z", 1, False), ("b", 0, True)],
+)
+def test_who_joined_while_it_was_away_supersedes_and_who_was_removed_does_not(
+    sender: str, left: int, heard: bool
+) -> None:
+    """n left a configuration that this member has not read of; z one of before it was removed."""
+    removal = [(1, CONFIG, encode_config(Config(("a", "b", "z")))), (1, CONFIG, encode_config(TWO))]
+    core = make(TWO, term=3, entries=[*removal, (3, COMMAND, b"x")])
+    core.commit = 3
+    core.hear(sender, LaterGeneration(0, left), LATER, 5.0)
+    assert bool(core.standing.superseded) is heard
+
+
+def test_who_hears_a_leader_hears_nobody_whom_it_does_not_know() -> None:
+    core = make(TWO, name="b", term=3, entries=[(3, COMMAND, b"x")])
+    core.hear("a", Heartbeat(3, 0, 1), 0, 5.0)
+    core.hear("n", LaterGeneration(0, 9), LATER, 5.1)
+    assert not core.standing.superseded
+    core.hear("n", LaterGeneration(0, 9), LATER, 60.0)
+    assert core.standing.superseded
+
+
+def test_a_later_generation_that_is_told_of_an_earlier_one_says_so_once() -> None:
+    core, left = forced(), make(TWO, name="b", term=3, entries=[(3, COMMAND, b"x")])
+    core.take_actions()
+    core.hear("b", LaterGeneration(0), 1, 60.0)
+    (answer,) = sent(core.take_actions(), "b")
+    assert isinstance(answer, LaterGeneration)
+    left.hear("a", answer, core.generation, 60.0)
+    assert left.standing.superseded == core.generation and not sent(settle(left), "a")
 
 
 def test_who_holds_nothing_goes_over_and_learns() -> None:
