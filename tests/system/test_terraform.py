@@ -152,6 +152,42 @@ def test_the_modules_own_tests_pass(copied: Path) -> None:
     assert re.search(r"Success! (\d+) passed, 0 failed", said), said
 
 
+def _without_steps(text: str) -> str:
+    """A module's text without provisioners and connections: what is left only keeps state."""
+    kept, depth = list[str](), 0
+    for line in text.splitlines():
+        if depth or re.match(r'\s*(provisioner "[\w-]+"|connection) \{', line):
+            depth += line.count("{") - line.count("}")
+        else:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def test_a_witness_of_before_it_was_among_the_regions_is_moved_and_nothing_is_destroyed(tmp_path: Path) -> None:
+    """Its module was a call of its own, with the same hosts' steps."""
+    shutil.copytree(MODULES, tmp_path / "t", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
+    folder = tmp_path / "t" / "modules" / "instance"
+    for text in (folder / "main.tf", folder.parent / "region" / "main.tf"):
+        text.write_text(_without_steps(text.read_text()))
+    hosts = {"a": {"address": "10.0.0.1", "roles": ALL, "bookies": 2}}
+    given = {
+        "name": "moved",
+        "regions": {name: {"number": number, "hosts": hosts} for number, name in enumerate(("eu", "us"), 1)},
+        "witness": {"name": "oslo", "address": "10.0.0.9"},
+        "wheels": str(tmp_path),
+        "work": str(tmp_path / "work"),
+    }
+    given["regions"]["us"]["hosts"] = {"b": {**hosts["a"], "address": "10.0.0.2"}}  # type: ignore[index]
+    (folder / "terraform.tfvars.json").write_text(json.dumps(given))
+    tofu(folder, "init", "-input=false")
+    tofu(folder, "apply", "-auto-approve", "-input=false")
+    tofu(folder, "state", "mv", 'module.region["oslo"]', 'module.witness["oslo"]')
+    said = tofu(folder, "plan", "-input=false").stdout
+    assert 'module.witness["oslo"].terraform_data.host["oslo"] has moved to' in said
+    assert "will be destroyed" not in said and "must be replaced" not in said, said
+    assert "0 to add, 0 to change, 0 to destroy" in said, said
+
+
 # -- an instance -------------------------------------------------------------------------------------------------------
 
 

@@ -47,6 +47,24 @@ locals {
       joins        = witness.joins
     }
   }))
+  # Each region, and the witness, by name: the hosts that are installed there.
+  places = merge({
+    for name, region in var.regions : name => {
+      for host, fields in region.hosts : host => {
+        ssh_address  = fields.ssh_address == "" ? fields.address : fields.ssh_address
+        ssh_host_key = fields.ssh_host_key
+        generation   = fields.generation
+      }
+    }
+    }, {
+    for name, witness in local.witnesses : name => {
+      (name) = {
+        ssh_address  = witness.ssh_address == "" ? witness.address : witness.ssh_address
+        ssh_host_key = witness.ssh_host_key
+        generation   = 1
+      }
+    }
+  })
   wheels = var.wheels == "" ? [] : sort(fileset(var.wheels, "*.whl"))
   release = {
     name        = substr(sha256(join("\n", concat([var.packages, var.pip_options, var.python], [for wheel in local.wheels : filesha256("${var.wheels}/${wheel}")]))), 0, 12)
@@ -89,18 +107,13 @@ resource "terraform_data" "rendered" {
   }
 }
 
+# A witness is given what a host of a region is, and is in none.
 module "region" {
   source   = "../region"
-  for_each = var.regions
+  for_each = local.places
 
-  name = each.key
-  hosts = {
-    for name, host in each.value.hosts : name => {
-      ssh_address  = host.ssh_address == "" ? host.address : host.ssh_address
-      ssh_host_key = host.ssh_host_key
-      generation   = host.generation
-    }
-  }
+  name     = each.key
+  hosts    = each.value
   rendered = "${local.work}/hosts"
   changed  = terraform_data.rendered.id
   prefix   = var.prefix
@@ -112,33 +125,15 @@ module "region" {
   wait_s   = var.wait_s
 }
 
-# A witness is given what a host of a region is, and is in none.
-module "witness" {
-  source   = "../region"
-  for_each = local.witnesses
-
-  name = each.key
-  hosts = {
-    (each.key) = {
-      ssh_address  = each.value.ssh_address == "" ? each.value.address : each.value.ssh_address
-      ssh_host_key = each.value.ssh_host_key
-      generation   = 1
-    }
-  }
-  rendered = "${local.work}/hosts"
-  changed  = terraform_data.rendered.id
-  prefix   = var.prefix
-  service  = var.service
-  user     = var.user
-  ssh      = var.ssh
-  release  = local.release
-  work     = local.work
-  wait_s   = var.wait_s
+# The witness was a call of its own. Nothing of it is made anew.
+moved {
+  from = module.witness
+  to   = module.region
 }
 
 # The regions, the witness, and the tenant public, in the global configuration. Waits until a majority of the regions is there.
 resource "terraform_data" "provisioned" {
-  triggers_replace = [terraform_data.rendered.id, sha256(join(",", concat([for region in module.region : region.active], [for witness in module.witness : witness.active])))]
+  triggers_replace = [terraform_data.rendered.id, sha256(join(",", [for name in concat(sort(keys(var.regions)), keys(local.witnesses)) : module.region[name].active]))]
 
   connection {
     type         = "ssh"
@@ -179,7 +174,8 @@ resource "terraform_data" "well" {
   }
 }
 
-# A witness is well once it hears who leads the global configuration.
+# A witness is well once it hears who leads the global configuration. It stays beside the regions': a resource moves to one that has instances only by
+# its literal key, which is the witness's name.
 resource "terraform_data" "witness_well" {
   for_each         = local.witnesses
   triggers_replace = [terraform_data.provisioned.id]
