@@ -46,7 +46,7 @@ def test_answers_are_read_and_refusals_raised() -> None:
         finally:
             await calls.close()
             await server.close()
-        with pytest.raises(MetadataUnavailable, match="broker b2 has no admin port .* set broker.admin_port"):
+        with pytest.raises(MetadataUnavailable, match=r"broker b2 has no admin port .* set broker\.admin_port"):
             await BrokerCalls(inside=ssl.create_default_context()).call(record, "GET", "/")
 
     asyncio.run(main())
