@@ -180,7 +180,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if life.alive:
             life.alive, life.held = False, None
             known: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
-            for reference in tuple(known.data):
+            for reference in known.data.copy():  # one step: a collection takes entries out of it
                 if isinstance(task := reference(), _Task) and task.life is life:
                     self._dead_tasks.append(task)
 
