@@ -674,7 +674,7 @@ def _boundary(key: str, value: bytes) -> dict[str, Any]:
 
 
 def _object(value: bytes, what: str) -> dict[str, Any]:
-    """The JSON object that a record is. Raises CorruptData."""
+    """The JSON object that stands there. Raises CorruptData."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError) as error:
