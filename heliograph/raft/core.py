@@ -65,12 +65,13 @@ class RaftCore(Leading):
             self._renumber_at = now + self.settings.renumber_s
             self._tell_start(now)
         if self.unproven:
-            if self.deciding == (self.node_id,):  # there is nobody to whom it could have said anything
+            if self.deciding == (self.node_id,) and not self.founders.later:
+                # there is nobody to whom it could have said anything
                 self.founders.lives = ((self.node_id, self.founders.life),)
                 self._found()
             elif self.founders.founders:
                 self._ask(now)
-        if self.deciding == (self.node_id,) and self.owed is None:
+        if self.deciding == (self.node_id,) and self.owed is None and not self.unproven:
             self._stand(now)
 
     def take_actions(self) -> Actions:
@@ -261,7 +262,7 @@ class RaftCore(Leading):
     def _ask(self, now: float) -> None:
         """Tells the other first voters which lives it has heard of; again with each heartbeat, until it is proven."""
         self._ask_at = now + self.settings.heartbeat_s
-        for founder in self.founders.others():
+        for founder in (*self.founders.others(), *self.founders.later):
             self._send(founder, self.founders.question(fresh=self._is_fresh()))
 
     def _is_fresh(self) -> bool:
@@ -270,9 +271,17 @@ class RaftCore(Leading):
 
     def _on_founding(self, sender: str, message: Founding, now: float) -> None:
         founders = self.founders
-        if sender not in founders.founders:
+        if self.unproven and sender in founders.later:
+            founders.hear_later(sender, message, fresh=self._is_fresh())
+            if founders.lives:
+                self._found()
+                self._ask_at = FOREVER
+                self._stand(now)
+        elif self.unproven and not founders.founders and message.stage is FoundingStage.FRESH and self._is_fresh():
+            self._send(sender, founders.question(fresh=True))  # it waits until it is added, and knows of no group
+        elif sender not in founders.founders:
             return
-        if self.unproven:
+        elif self.unproven:
             news = founders.hear(sender, message, fresh=self._is_fresh())
             if founders.lives:
                 self._found()

@@ -7,6 +7,9 @@ that has forgotten how it voted and what it stored: such a one is unproven, and 
 Each first voter tells the others which lives it has heard of. The group is founded once all of them, unproven, name the
 same lives of all; whoever knows that keeps those lives and tells them, and whoever finds its own life among them
 belongs to the founding.
+A first voter that was alone, and whose settings name members that came later, founds only once each of those says that
+no leader has spoken to it: where there is a group, one of them is proven, says nothing, and its leader speaks to the
+founder, which it knows.
 Invariant: of a life that is named in a founding, no earlier one of that member has voted for, or stored anything of, a
 member that keeps its folder: all others were still unproven when it had begun.
 Source: docs/decisions/0204-an-empty-folder-counts-for-nothing.md.
@@ -18,12 +21,23 @@ from heliograph.raft.messages import Founding, FoundingStage, Lives
 
 
 class Founders:
-    """founders: all first voters; empty for a member that was none. lives: of the founding, where it is known."""
+    """founders: all first voters; empty for a member that was none. lives: of the founding, where it is known. later:
+    who came later, as the settings of a first voter that was alone say.
+    """
 
-    __slots__ = ("_heard", "_told", "founders", "life", "lives", "node_id")
+    __slots__ = ("_fresh", "_heard", "_told", "founders", "later", "life", "lives", "node_id")
 
-    def __init__(self, node_id: str, life: int, founders: tuple[str, ...] = (), lives: Lives = ()) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        life: int,
+        founders: tuple[str, ...] = (),
+        lives: Lives = (),
+        later: tuple[str, ...] = (),
+    ) -> None:
         self.node_id, self.life, self.founders, self.lives = node_id, life, founders, lives
+        self.later = later if founders == (node_id,) else ()
+        self._fresh: dict[str, None] = {}
         self._heard = {node_id: life}
         self._told: dict[str, Lives] = {}
         """Which lives each of the others has heard of, as it said last."""
@@ -33,6 +47,14 @@ class Founders:
         self.life, self.lives = life, ()
         self._heard = {self.node_id: life}
         self._told.clear()
+        self._fresh.clear()
+
+    def hear_later(self, sender: str, message: Founding, *, fresh: bool) -> None:
+        """One of `later` answers this first voter, which is unproven. Once all know of no group there is none."""
+        if fresh and message.stage is FoundingStage.FRESH:
+            self._fresh[sender] = None
+            if self._fresh.keys() >= set(self.later):
+                self.lives = ((self.node_id, self.life),)
 
     def others(self) -> list[str]:
         return [founder for founder in self.founders if founder != self.node_id]

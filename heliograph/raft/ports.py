@@ -111,6 +111,8 @@ class RaftSettings:
     refused above four times that, or above it while the disk is full.
     """
     keep_entries: int = 1_000
+    later: tuple[str, ...] = ()
+    """Those of `peers` that were none of the first voters, but came to one that was alone."""
     full_retry_s: float = 1.0
 
     def __post_init__(self) -> None:

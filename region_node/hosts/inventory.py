@@ -415,7 +415,13 @@ def _metadata(
             for other, h in region.with_role("meta").items()
             if not h.joins
         }
+        later = {
+            f"{other}-meta": f"{h.address}:{ports.meta}"
+            for other, h in region.with_role("meta").items()
+            if h.joins and not joins and len(founders) == 1
+        }
         made["meta_node"] = {"node_id": name, "port": ports.meta, "peers": founders, "joining": joins}
+        made["meta_node"] |= {"later": later} if later else {}
     if "config" in roles:
         joins = region.joins or host.generation > 1
         made["config_node"] = _config_node(inventory, region_name, host.address, joins)
@@ -429,8 +435,10 @@ def _config_node(inventory: Inventory, member: str, address: str, joins: bool) -
         for name, way in inventory.raft_addresses().items()
         if name not in joined or name == member
     }
+    alone = not joins and len(peers) == 1
+    later = {name: way for name, way in inventory.raft_addresses().items() if alone and name in joined}
     own = {"node_id": member, "port": ports.config, "raft_port": ports.raft}
-    return {**own, "peers": peers, "joining": joins}
+    return {**own, "peers": peers, "joining": joins, **({"later": later} if later else {})}
 
 
 def _bookie(inventory: Inventory, host: Host, name: str, index: int) -> dict[str, Any]:

@@ -11,9 +11,10 @@ gives its own Runtime.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.model.errors import ConfigError, DiskFailed
 from region_node.process.role_runtime import (
@@ -28,12 +29,12 @@ from region_node.process.role_runtime import (
 from region_node.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
-    from global_config.node import ConfigNode
+    from global_config.node import ConfigNode, ConfigNodeSettings
     from global_config.transport.config_transport import ConfigTransport
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import Clock
-    from local_meta.node import LocalMetaNode
+    from local_meta.node import LocalMetaNode, LocalMetaSettings
     from local_meta.node_level import NodeLevel
     from region_node.bookie.http_access import BookieAccess
     from region_node.process.broker_role import BrokerRole
@@ -118,12 +119,12 @@ class MetaRole:
             rng=self._runtime.rng,
             host=self.settings.bind,
             port=own.port,
-            peers=own.peers,
+            peers=own.peers | own.later,
             joining=own.joining,
             ssl=certificates.listener("meta", "broker", "bookie", "meta"),
             peer_ssl=tls,
             table=self._runtime.table(data_path(self.settings, "meta", "table")),
-            settings=self._runtime.of(LocalMetaSettings),
+            settings=_grown(self._runtime.of(LocalMetaSettings), own.later),
         )
         self._stops.append(closing(certificates.watch()))
         port = await self.node.start()
@@ -169,7 +170,7 @@ class ConfigRole:
         certificates = Certificates(self.settings.tls, self.settings.region)
         self.node = ConfigNode(
             node_id=own.node_id or self.settings.region,
-            peers=sorted(own.peers),
+            peers=sorted(own.peers | own.later),
             joining=own.joining,
             disk=self._runtime.disk(data_path(self.settings, "config")),
             transport=self._transport(certificates),
@@ -178,7 +179,7 @@ class ConfigRole:
             host=self.settings.bind,
             port=own.port,
             ssl=certificates.listener("config", "broker", "config"),
-            settings=self._runtime.of(ConfigNodeSettings),
+            settings=_grown(self._runtime.of(ConfigNodeSettings), own.later),
         )
         self._stops.append(closing(certificates.watch()))
         ports = {"config": await self.node.start()}
@@ -209,7 +210,7 @@ class ConfigRole:
     def _transport(self, certificates: Certificates) -> ConfigTransport | None:
         """None where this region is alone."""
         own, tls = self.settings.config_node, self.settings.tls
-        if not set(own.peers) - {own.node_id or self.settings.region}:
+        if not {*own.peers, *own.later} - {own.node_id or self.settings.region}:
             return None
         if self._runtime.config_transport is not None:
             return self._runtime.config_transport(self.settings)
@@ -232,7 +233,7 @@ class ConfigRole:
             certificates.follow(files, lambda: transport.renew(read()))
         node = own.node_id or self.settings.region
         transport = GrpcTransport(
-            node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets
+            node, own.peers | own.later, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets
         )
         return transport
 
@@ -245,6 +246,14 @@ class ConfigRole:
     async def failed(self) -> None:
         assert self.node is not None
         await self.node.failed()
+
+
+G = TypeVar("G", "LocalMetaSettings", "ConfigNodeSettings")
+
+
+def _grown(settings: G, later: Iterable[str]) -> G:
+    """later: the members of its group that were none of the first."""
+    return dataclasses.replace(settings, raft=dataclasses.replace(settings.raft, later=tuple(sorted(later))))
 
 
 def _here(bind: str) -> str:

@@ -317,6 +317,10 @@ class MetaNodeSettings:
     """
     joining: bool = setting(False)
     """This node was none of the first: it waits until it is added. `peers` then only say where others are."""
+    later: dict[str, str] = setting({})
+    """Node id -> address of those that came to a first voter that was alone: from an empty folder it founds a group
+    only once each of them says that it knows of none.
+    """
 
     def __post_init__(self) -> None:
         check_bounds(self, "meta_node")
@@ -340,6 +344,10 @@ class ConfigRoleSettings:
     """
     joining: bool = setting(False)
     """This region was none of the first: it waits until it is added. `peers` then only say where others are."""
+    later: dict[str, str] = setting({})
+    """Region -> where this node reaches it, of those that came to a region that was alone: from an empty folder it
+    founds a configuration only once each of them says that it knows of none.
+    """
     witness: bool = setting(False)
     """This voter is no region. It takes the leadership while it reaches every other member, so that regions that do not
     reach each other both reach the leader; else it hands it to one of them.

@@ -97,7 +97,7 @@ class RaftNode(GroupCalls):
         """Messages that could not be read: damaged, or of a newer version."""
         self.write_s: deque[float] = deque(maxlen=WRITES_TIMED)
         """How long the last writes that were proposed here took until they were applied here."""
-        self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers})))
+        self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers}.difference(settings.later))))
         self._others = joining or len(self._first.voters) > 1  # as it is written down, or as the settings say
         self._owes = False
         self._told: tuple[Config, Standing] | None = None

@@ -252,3 +252,21 @@ def test_a_witness_votes_and_is_in_no_region(described: dict[str, Any]) -> None:
     assert after == {node.name: node.settings for node in nodes(parse(described), "us", "us-a")} != before, (
         "one that joins changes nobody's settings"
     )
+
+
+def test_a_first_voter_that_was_alone_is_told_of_those_that_join(described: dict[str, Any]) -> None:
+    """So that it founds nothing anew from an empty folder; who was never alone is told nothing."""
+    eu(described)["eu-b"]["roles"] = ["meta", "bookie", "broker"]
+    eu(described)["eu-b"]["joins"] = True
+    described["regions"]["us"]["joins"] = True
+    for host in ("eu-c",):
+        if host in eu(described):
+            eu(described)[host]["roles"] = ["bookie", "broker"]
+    told = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-a")}["eu-a-meta"]
+    assert told["config_node"]["later"] == {"us": "127.0.1.9:7003"} and sorted(told["config_node"]["peers"]) == ["eu"]
+    assert told["meta_node"]["later"] == {"eu-b-meta": "127.0.1.2:7001"}
+    joined = {node.name: node.settings for node in nodes(parse(described), "us", "us-a")}["us-a-meta"]
+    assert "later" not in joined["config_node"] and joined["config_node"]["joining"]
+    described["regions"]["us"]["joins"] = False
+    told = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-a")}["eu-a-meta"]
+    assert "later" not in told["config_node"]

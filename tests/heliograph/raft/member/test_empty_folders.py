@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import CorruptData
+from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.model.errors import CorruptData, MetadataError, NotAllowed
 from heliograph.raft.disk import life_file
 from heliograph.raft.disk.snapshot_file import write_snapshot
+from heliograph.raft.member.raft_node import RaftNode
+from heliograph.raft.membership import AddLearner, Promote
 from heliograph.raft.messages import Config
 from tests.heliograph.raft.machines import Group, Journal
 
@@ -151,6 +155,98 @@ def test_a_lone_voter_that_is_emptied_begins_anew_at_once() -> None:
                 await group.leader(limit_s=0.2)
                 assert await group.propose("n0", b"a") == b"1"
                 empty(group, "n0")
+
+        sim.run(main())
+
+
+class Grown(Group):
+    """n0 begins alone; n1 and n2 wait until they are added. named: those that n0's settings name."""
+
+    named: tuple[str, ...] = ("n1", "n2")
+
+    async def _serve(self, machine: Machine) -> None:
+        name, first = machine.host, machine.host == "n0"
+        journal = self.machines[name] = Journal()
+        node = self.nodes[name] = RaftNode(
+            node_id=name,
+            peers=self.names,
+            joining=not first,
+            machine=journal,
+            disk=machine.disk("raft"),
+            transport=self.network.transport(name),
+            settings=replace(self.settings, later=self.named) if first else self.settings,
+            clock=machine.clock,
+            rng=machine.rng,
+        )
+        node.on_role_change = self.roles[name].append
+        await node.start()
+
+    async def grow(self) -> None:
+        if idle := [name for name in self.names if not self.sim.machine(name).running]:
+            self.start(*idle)
+        for name in self.names[1:]:
+            for change in (AddLearner(name), Promote(name)):
+                for _ in range(100):
+                    leader = await self.leader()
+                    try:
+                        await self.sim.machine(leader).ask(partial(self.nodes[leader].change, change, timeout_s=5.0))
+                        break
+                    except (MetadataError, NotAllowed):  # it is behind, or what came before is on its way
+                        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("cut", (False, True))
+def test_a_founder_that_was_alone_and_is_emptied_learns_from_those_that_came_later(seed: int, cut: bool) -> None:
+    """cut: it begins while it reaches nobody; and one of the others is away."""
+    with Simulation(seed) as sim:
+        group = Grown(sim, 3)
+
+        async def main() -> None:
+            await group.grow()
+            for count in range(40):
+                await group.propose(await group.leader(), b"%d" % count)
+            await group.caught_up()
+            away = sim.rng("away").choice(("n1", "n2"))
+            sim.machine("n0").power_cut()
+            await asyncio.sleep(3)
+            empty(group, "n0")
+            if cut:
+                group.network.isolate("n0", group.names)
+                sim.machine(away).power_cut()
+            group.start("n0")
+            for _ in range(200):
+                await asyncio.sleep(0.05)
+                assert "n0" not in group.leaders() or len(group.machines["n0"].lines) == 40, "it leads, of nothing"
+            if cut:
+                assert group.leaders() in ([], [({"n1", "n2"} - {away}).pop()])
+                group.network.heal()
+                await asyncio.sleep(sim.rng("back").uniform(0, 5))
+                group.start(away)
+            await group.propose(await group.leader(), b"last")
+            await group.caught_up()
+            assert [len(group.machines[name].lines) for name in group.names] == [41] * 3
+
+        sim.run(main(), limit_s=300)
+
+
+def test_a_first_voter_with_later_ones_founds_once_each_of_them_knows_of_no_group() -> None:
+    """As where all hosts of a description begin at once."""
+    with Simulation(41) as sim:
+        group = Grown(sim, 3)
+
+        async def main() -> None:
+            group.start("n0", "n1")
+            await asyncio.sleep(20)
+            assert not group.leaders() and life_of(group, "n0")[1] is None
+            group.start("n2")
+            assert await group.leader(limit_s=2) == "n0"
+            sim.machine("n0").power_cut()
+            group.start("n0")
+            assert await group.leader(limit_s=2) == "n0", "and it is no question again"
+            await group.grow()
+            await group.propose(await group.leader(), b"a")
+            await group.caught_up()
 
         sim.run(main())
 
