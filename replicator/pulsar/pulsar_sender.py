@@ -154,6 +154,7 @@ class PulsarSender:
         if metadata.replicated_from and self.target in sources_of(part):
             return None
         metadata.replicated_from = self.source  # whichever region published: the target knows this one alone
+        metadata.ClearField("marker_type")  # a client's, taken by an earlier version: the target would obey it
         if metadata.HasField("txnid_least_bits"):
             metadata.ClearField("txnid_least_bits")
             metadata.ClearField("txnid_most_bits")

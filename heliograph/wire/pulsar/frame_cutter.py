@@ -70,9 +70,13 @@ _REPLICATED_FROM_LONG = bytes((_REPLICATED_FROM[0] | 128,))
 """How that tag begins where it is written in more bytes than it needs, as no client does and every reader takes."""
 _BATCH = bytes((11 << 3,))
 """The tag of `num_messages_in_batch`, likewise."""
-_SUSPECT = _REPLICATED_FROM + _REPLICATED_FROM_LONG
+_MARKER, _MARKER_LONG = b"\xa0\x01", b"\xa0\x81"
+"""The tag of `marker_type`, likewise, and how it begins where it is written in more bytes than it needs."""
+_SUSPECT = _REPLICATED_FROM + _REPLICATED_FROM_LONG + _MARKER[:1]
 _ODD = _SUSPECT + _BATCH
-"""Where none of these bytes is in an entry's metadata, it is one message that nobody replicated: found at once."""
+"""Where none of these bytes is in an entry's metadata, it is one message that nobody replicated, and no marker: that is
+found at once.
+"""
 _BATCHES = [_BATCH + varint(count) for count in range(1024)]
 """That field, of so many messages."""
 _ONE_MESSAGE = b"\x18\x01"
@@ -476,7 +480,7 @@ class _Sends:
             or _crc(view[entry + 6 : end]) != checksum
             or (
                 len(data[entry + 10 : entry + 10 + metadata_size].translate(None, _SUSPECT)) != metadata_size
-                and _may_be_replicated(data, entry + 10, entry + 10 + metadata_size)
+                and _may_be_a_replicators(data, entry + 10, entry + 10 + metadata_size)
             )
             or not _plainly_true(data, view, entry, metadata_size, end, messages)
         ):
@@ -619,16 +623,21 @@ def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> R
     return ReplicatedSend(command.producer_id, command.sequence_id, messages, metadata, entry)
 
 
-def _may_be_replicated(data: bytes, start: int, stop: int) -> bool:
-    """Whether the metadata in `data` has to be decoded, because it may have `replicated_from`."""
-    return data.find(_REPLICATED_FROM, start, stop) >= 0 or (
-        data.find(_REPLICATED_FROM_LONG, start, stop) >= 0 and _long_tag(data, start, stop)
+def _may_be_a_replicators(data: bytes, start: int, stop: int) -> bool:
+    """Whether the metadata in `data` has to be decoded, because it may have what only a replicator may say:
+    `replicated_from`, or `marker_type`.
+    """
+    return (
+        data.find(_REPLICATED_FROM, start, stop) >= 0
+        or (data.find(_REPLICATED_FROM_LONG, start, stop) >= 0 and _long_tag(data, start, stop))
+        or data.find(_MARKER, start, stop) >= 0
+        or data.find(_MARKER_LONG, start, stop) >= 0
     )
 
 
 def _plain(data: bytes, start: int, stop: int) -> bool:
-    """Whether the metadata in `data` is of one message that nobody replicated."""
-    return data.find(_BATCH, start, stop) < 0 and not _may_be_replicated(data, start, stop)
+    """Whether the metadata in `data` is of one message that nobody replicated, and no marker."""
+    return data.find(_BATCH, start, stop) < 0 and not _may_be_a_replicators(data, start, stop)
 
 
 def _long_tag(data: bytes, start: int, stop: int) -> bool:
@@ -645,6 +654,8 @@ def _untrue(entry: memoryview, messages: int) -> tuple[str, bool]:
         raise PeerError(str(error)) from error
     if metadata.HasField("replicated_from"):
         return "only a replication link may say where a message was replicated from", False
+    if metadata.HasField("marker_type"):
+        return "only a replicator may send markers: leave `marker_type` out of the message's metadata", False
     return untrue_count(metadata, len(payload), messages), True
 
 

@@ -67,6 +67,12 @@ def test_addressed_hidden_and_marked_entries() -> None:
     assert bodies(core.take(5, 0, run_of(*parts, flags=[0, 0, FLAG_HIDDEN, FLAG_MARKER, 0]), None)) == [b"b", b"e"]
 
 
+def test_no_entry_of_a_client_is_a_marker_there() -> None:
+    """The cluster would move a subscription by it; an earlier version has stored such."""
+    (out,) = sender().take(5, 0, run_of(entry(b"x", marker_type=12)), None)
+    assert not out.metadata.HasField("marker_type") and bytes(out.payload) == b"x"
+
+
 def test_the_mark_moves_with_receipts_and_over_what_never_goes() -> None:
     core = sender()
     assert core.take(5, 0, run_of(entry(b"x", replicated_from="cloud")), None) == [] and core.mark == (5, 0)

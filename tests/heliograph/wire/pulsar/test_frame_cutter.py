@@ -210,9 +210,31 @@ def test_the_origin_of_a_message_is_seen_however_long_its_tag_is(tag: bytes) -> 
         assert isinstance(after, SendRun)
 
 
-def test_bytes_that_are_like_that_tag_refuse_nothing() -> None:
-    stored = entry(b"x", producer="\u0100\u02aa\x00*")
-    assert b"\xaa\x00*" in bytes(stored)
+@pytest.mark.parametrize("tag", [b"\xa0\x01", b"\xa0\x81\x00", b"\xa0\x81\x80\x00", b"\xa0\x81\x80\x80\x00"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_marker_in_the_metadata_is_refused_however_long_its_tag_is(tag: bytes, batch: int) -> None:
+    """A cluster of Pulsar's, to which a link would bring it, moves a subscription by it."""
+    plain, marked = entry(b"x"), with_metadata(entry(b"x" * 30, batch=batch), tag + b"\x0c")
+    assert pb.MessageMetadata.FromString(bytes(marked)[10:-30]).marker_type == 12
+    said = {"num_messages": batch} if batch > 1 else {}
+    assert cutter().lone(send(1, 5, marked, **said)) is None
+    for before in (b"", send(1, 4, plain), send(1, 3, plain) + send(1, 4, plain)):
+        *_, refused, after = cut(cutter(), before + send(1, 5, marked, **said) + send(1, 6, plain))
+        assert isinstance(refused, BadSend) and "only a replicator may send markers" in refused.reason
+        assert isinstance(after, SendRun)
+
+
+def with_metadata(stored: bytes, more: bytes) -> bytes:
+    """The same entry, these bytes behind its metadata."""
+    size = int.from_bytes(stored[6:10], "big")
+    body = (size + len(more)).to_bytes(4, "big") + bytes(stored[10 : 10 + size]) + more + bytes(stored[10 + size :])
+    return b"\x0e\x01" + crc32c.crc32c(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("producer", ["\u0100\u02aa\x00*", "\u0820\x01", "\u0820\u0801"])
+def test_bytes_that_are_like_such_a_tag_refuse_nothing(producer: str) -> None:
+    stored = entry(b"x", producer=producer)
+    assert any(tag in bytes(stored) for tag in (b"\xaa\x00*", b"\xa0\x01", b"\xa0\x81"))
     (only,) = cut(cutter(), b"".join(send(1, n, stored) for n in range(3)))
     assert only.run.count == 3
 
