@@ -82,6 +82,7 @@ class Inside:
 
 def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_path: Path) -> None:
     shutil.copytree(wheels(tmp_path / "release", "0.1.0"), machine.root / "srv" / "wheels")
+    machine.run("cd /srv/wheels && sha256sum *.whl > /srv/wheels.sums")
     shutil.copy(INSTALL, machine.root / "srv" / "install.sh")
     install = "sh /srv/install.sh /opt/heliograph {} {} /srv/wheels heliograph '--no-compile' heliograph-server"
     machine.run("mkdir /root/python && mount --bind /srv/python /root/python")

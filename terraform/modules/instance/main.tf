@@ -69,6 +69,7 @@ locals {
   release = {
     name        = substr(sha256(join("\n", concat([var.packages, var.pip_options, var.python], [for wheel in local.wheels : filesha256("${var.wheels}/${wheel}")]))), 0, 12)
     wheels      = var.wheels == "" ? "" : abspath(var.wheels)
+    sums        = join("", [for wheel in local.wheels : "${filesha256("${var.wheels}/${wheel}")}  ${wheel}\n"])
     packages    = var.packages
     pip_options = var.pip_options
     python      = var.python
@@ -93,6 +94,10 @@ resource "terraform_data" "rendered" {
     precondition {
       condition     = var.wheels != "" || can(regex("(^|\\s)(--index-url|-i)[= ]", var.pip_options))
       error_message = "Say where heliograph-server comes from: wheels, a folder with all that is installed, or pip_options with --index-url of an index of your own. Whatever a public index has by that name is somebody else's, and the hosts would install it as root."
+    }
+    precondition {
+      condition     = !can(regex("--extra", var.pip_options))
+      error_message = "pip_options has --extra-index-url: of two indexes pip takes the higher version, so whoever has a name in the second one is installed as root. Let your own index serve all that is wanted."
     }
   }
 

@@ -92,6 +92,11 @@ resource "terraform_data" "release" {
     destination = "${local.places[each.key].upload}/wheels"
   }
 
+  provisioner "file" {
+    content     = "${var.release.sums}\n" # it may not be empty
+    destination = "${local.places[each.key].upload}/wheels.sums"
+  }
+
   provisioner "remote-exec" {
     inline = [
       "set -eu",

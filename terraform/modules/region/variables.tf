@@ -51,10 +51,11 @@ variable "ssh" {
 }
 
 variable "release" {
-  description = "What is installed: a name of its own, a folder of wheels on this machine (empty: none is copied), what pip is told, and the host's Python."
+  description = "What is installed: a name of its own, a folder of wheels on this machine (empty: none is copied), their sums as sha256sum writes them, what pip is told, and the host's Python."
   type = object({
     name        = string
     wheels      = string
+    sums        = string
     packages    = string
     pip_options = string
     python      = string

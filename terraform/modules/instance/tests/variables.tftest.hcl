@@ -68,6 +68,16 @@ run "another_version_is_another_release" {
   }
 }
 
+run "a_second_index_beside_ones_own" {
+  command = plan
+
+  variables {
+    pip_options = "--index-url https://pip.example/simple --extra-index-url https://pypi.org/simple"
+  }
+
+  expect_failures = [terraform_data.rendered]
+}
+
 run "nobody_says_where_ours_comes_from" {
   command = plan
 

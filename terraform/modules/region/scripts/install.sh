@@ -2,6 +2,7 @@
 # Installs a release beside the one in use: an environment of its own below PREFIX/releases. What is complete already is left alone.
 # install.sh PREFIX RELEASE PYTHON WHEELS USER PIP_OPTIONS PACKAGE...
 # WHEELS: the folder of all wheels that were carried here, and nothing else is taken; empty: pip asks the host's package index.
+# WHEELS.sums: the sum of each, as sha256sum writes them where they were carried from.
 set -eu
 umask 022 # the processes' user reads what root makes here
 prefix=$1 release=$2 python=$3 wheels=$4 user=$5 options=$6
@@ -32,7 +33,19 @@ if [ ! -e "$target/complete" ]; then
     pip="$target/bin/python -m pip"
   fi
   if [ -n "$wheels" ]; then # an index may have something else by one of their names, and this is root
-    set -- --no-index --find-links "$wheels" "$@"
+    if [ ! -f "$wheels.sums" ]; then
+      echo "there is no $wheels.sums with the sums of the wheels: write it with sha256sum where they come from" >&2
+      exit 2
+    fi
+    for wheel in "$wheels"/*.whl; do
+      listed=$(awk -v name="${wheel##*/}" '$2 == name { print $1 }' "$wheels.sums")
+      found=$(sha256sum "$wheel" | cut -d' ' -f1)
+      if [ -z "$listed" ] || [ "$listed" != "$found" ]; then
+        echo "the wheel ${wheel##*/} is not what was carried here: its sum is $found, and ${listed:-none} was sent with it; apply again, and look who writes to $wheels" >&2
+        exit 2
+      fi
+    done
+    set -- --no-index --only-binary :all: --find-links "$wheels" "$@"
   fi
   # shellcheck disable=SC2086  # several words each
   $pip install --quiet --disable-pip-version-check --no-cache-dir $options "$@"
