@@ -133,12 +133,13 @@ class GroupRights:
             return False
         return None if said is AclAnswer.ALLOWED or rights.has_a_grant(principal) else False
 
-    async def rules_out(self, principal: Principal, listed: ListedGroup) -> bool:
+    async def rules_out(self, principal: Principal, group: str, listed: ListedGroup, operation: AclOperation) -> bool:
         """Whether what is stored of a group, of which `by_name` knows no answer, is enough to say that the role may not
-        use it, without loading it: it is no group of the role's, and has offsets of a topic that the role may not
-        consume.
+        use it, without loading it: it is no group of the role's, no ACL allows it, and it has offsets of a topic that
+        the role may not consume.
         """
-        if principal.role == listed.owner:
+        said = self._rights.says(principal, operation, self._tenant, Resource.GROUP, group)
+        if principal.role == listed.owner or said is AclAnswer.ALLOWED:
             return False
         pace = RowPace()
         for topic in await parsed(listed.topics, self._name):

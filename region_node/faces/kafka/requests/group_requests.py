@@ -455,7 +455,8 @@ async def list_groups(session: KafkaSession, request: Request) -> Fields:
         for name, listed in (await coordinator.names()).items():
             await pace.row()
             said = rights.by_name(principal, name, AclOperation.DESCRIBE)
-            if said is None and not listed.loaded and await rights.rules_out(principal, listed):
+            judged = said is not None or listed.loaded
+            if not judged and await rights.rules_out(principal, name, listed, AclOperation.DESCRIBE):
                 said = False
             if said is False:
                 continue

@@ -172,7 +172,7 @@ class Forced:
         self.verbs: list[str] = []
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        return b'{"addresses": {"us": ""}}', 5
+        return b'{"format": 1, "addresses": {"us": ""}}', 5
 
     async def members(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
         self.verbs.append(f"{verb} {member}".strip())
