@@ -7,7 +7,7 @@ Is: a part of the composition: their making from a broker's objects. Isn't: a de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
@@ -109,8 +109,8 @@ class BrokerDeletions:
         namespace = found.topic if found.whole else TopicName.parse(found.topic).namespace
         return self._broker.ownership.bundles(namespace) is None
 
-    async def unload(self, topic: str) -> None:
-        await self._broker.topics.unload_deleted(topic)
+    async def unload(self, topics: Sequence[str]) -> None:
+        await self._broker.topics.unload_deleted(topics)
 
     async def made_ms(self, found: Tombstone) -> int:
         times = [await self._broker.topics.created_ms(name) for name in await self._names(found)]

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,6 +28,7 @@ from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError,
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.throttle import RowPace
 
 log = logging.getLogger("region_node.dr")
 
@@ -41,8 +41,8 @@ class TombstoneSettings:
 class DeletionHost(Protocol):
     """What a broker does of a deletion. Every call raises HeliographError: it is tried again."""
 
-    async def unload(self, topic: str) -> None:
-        """topic: as the tombstone names it."""
+    async def unload(self, topics: Sequence[str]) -> None:
+        """topics: as their tombstones name them. However many they are, what is loaded is gone through once."""
         ...
 
     async def made_ms(self, found: Tombstone) -> int:
@@ -82,6 +82,10 @@ class Tombstones:
         started.
         """
         self._started = False
+        self._news: dict[str, None] = {}
+        """Topics whose tombstones were heard, or have changed, since the last look at them."""
+        self._to_unload: dict[str, None] = {}
+        """Topics that have a tombstone, and may be loaded here still, as nothing was unloaded since it was heard."""
         self._returned: list[Tombstone] = []
         self._stop_watch: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
@@ -146,8 +150,7 @@ class Tombstones:
         except VersionConflict:
             raise deleted_before from None
         self._heard(key, made.encode(), version)
-        with suppress(HeliographError):  # the next sweep tries again
-            await self._host.unload(name)
+        await self._unload([name])
         return made
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
@@ -155,12 +158,18 @@ class Tombstones:
         try:
             if value is None:
                 self._made_at.pop(topic, None)
+                self._to_unload.pop(topic, None)
                 gone = self.known.pop(topic, None)
                 if gone is not None and self._region not in gone[0].purging and not gone[0].asks:
                     self._returned.append(gone[0])
             else:
                 found, before = Tombstone.decode(value), self.known.get(topic)
                 self.known[topic] = (found, version)
+                self._news[topic] = None
+                if found.asks:
+                    self._to_unload.pop(topic, None)
+                elif before is None or before[0].asks or before[0].since_ms != found.since_ms:
+                    self._to_unload[topic] = None
                 if found.asks and before is not None and not before[0].asks:
                     self._returned.append(found)
                 if self._started and (before is None or before[0].since_ms != found.since_ms):
@@ -170,31 +179,58 @@ class Tombstones:
         self._changed.set()
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        sweep_at = loop.time()
         while True:
-            for topic, (found, version) in list(self.known.items()):
-                if found.asks:
-                    continue
-                try:
-                    await self._host.unload(topic)
-                    await self.settle(found, version)
-                except HeliographError as error:  # the next sweep tries again
-                    log.info("tombstone.waits", extra={"topic": topic, "error": str(error)})
+            self._changed.clear()
+            if self._to_unload:
+                await self._unload(list(self._to_unload))
+            news, self._news = self._news, {}
+            if loop.time() < sweep_at:
+                await self._look(news)
+            else:
+                await self._look(list(self.known))
+                sweep_at = loop.time() + self.settings.sweep_s
             returned, self._returned = self._returned, []
             for found in returned:
                 try:
                     await self._host.back(found)
                 except HeliographError as error:  # whoever uses it loads it
                     log.info("tombstone.not_loaded", extra={"topic": found.topic, "error": str(error)})
-            self._changed.clear()
             try:
-                async with asyncio.timeout(self.settings.sweep_s):
+                async with asyncio.timeout_at(sweep_at):
                     await self._changed.wait()
             except TimeoutError:
                 pass
 
-    async def settle(self, found: Tombstone, version: int) -> None:
-        """Purges it here where that is due, and takes the tombstone away where it was the last. Raises
-        HeliographError.
+    async def _unload(self, topics: Sequence[str]) -> None:
+        """Once for each tombstone: while it is known nothing is loaded under it."""
+        for topic in topics:
+            self._to_unload.pop(topic, None)
+        try:
+            await self._host.unload(topics)
+        except HeliographError as error:  # the next sweep tries again
+            log.info("tombstone.waits", extra={"topics": len(topics), "error": str(error)})
+            self._to_unload.update(
+                (topic, None) for topic in topics if topic in self.known and not self.known[topic][0].asks
+            )
+
+    async def _look(self, topics: Iterable[str]) -> None:
+        """Settles what is due of them. There may be very many, and mostly their grace periods have not ended."""
+        now_ms, waits, pace = self._clock.wall_ms(), set[str](), RowPace()
+        for topic in topics:
+            await pace.row()
+            found, version = self.known.get(topic, (None, 0))
+            if found is None or found.asks or found.until_ms > now_ms:
+                continue
+            try:
+                await self.settle(found, version, waits)
+            except HeliographError as error:  # the next sweep tries again
+                log.info("tombstone.waits", extra={"topic": topic, "error": str(error)})
+
+    async def settle(self, found: Tombstone, version: int, waits: set[str]) -> None:
+        """Purges it here where that is due, and takes the tombstone away where it was the last. waits: regions that
+        this sweep has found to be waited for; those that it finds are added. Raises HeliographError.
         """
         if self._region in found.regions and self._region not in found.purged:
             if not self._over(found) or await self._asked(found, version):
@@ -204,7 +240,7 @@ class Tombstones:
             elif await self._host.purge(found):
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
-        elif await self._deleted(found) and not await self._asked(found, version):
+        elif await self._deleted(found, waits) and not await self._asked(found, version):
             truth = await self._store.get(tombstone(found.topic))
             if truth is None or truth[1] != version:  # another was faster, and the name may be somebody's by now
                 return
@@ -214,18 +250,23 @@ class Tombstones:
             except VersionConflict:
                 return
 
-    async def _deleted(self, found: Tombstone) -> bool:
+    async def _deleted(self, found: Tombstone, waits: set[str]) -> bool:
         """Whether no region has anything of it: each has purged it, or is deleted itself. A region that this
-        configuration never had may only be younger than it, and is waited for.
+        configuration never had may only be younger than it, and is waited for. waits: as `settle` has it, so that a
+        region that is away is asked about once a sweep, and not once a tombstone.
         """
         away = set(found.regions).difference(found.purged)
+        if not waits.isdisjoint(away):
+            return False
         for region in sorted(away):
             if await self._store.get(keys.region(region)) is not None:
+                waits.add(region)
                 return False
         if not away:
             return True
         async for rows in pages_under(self._store, keys.REGION_NUMBERS):
             away.difference_update(name.decode("utf-8", "replace") for _, name, _ in rows)
+        waits.update(away)
         return not away
 
     async def _asked(self, found: Tombstone, version: int) -> bool:

@@ -33,6 +33,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.throttle import RowPace
 from region_node.compaction.compacted_view import Compacted
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
@@ -351,9 +352,11 @@ class TopicService(NamedTopics):
                 if name.persistent
                 else MemoryLog(self._unsent)
             )
-            if self._closed or not self._owns(text):
+            try:
+                self._check(name, text)  # it may be another broker's by now, or deleted
+            except HeliographError:
                 await self._close_log(opened)
-                raise NotOwner(f"this broker does not own {text} any more")
+                raise
             failed: HeliographError | None = getattr(opened.ledger, "failed", None)
             if failed is not None:  # while the rest of it was opened: nobody would hear of it any more
                 await self._close_log(opened)
@@ -574,17 +577,22 @@ class TopicService(NamedTopics):
             self._unloading.pop(text, None)
             over.set_result(None)
 
-    async def unload_deleted(self, topic: str) -> None:
-        """A topic that has a tombstone, with its partitions, or a whole namespace (`tenant/namespace`): clients and
-        links are closed.
+    async def unload_deleted(self, topics: Iterable[str]) -> None:
+        """Topics that have tombstones, with their partitions, or whole namespaces (`tenant/namespace`): clients and
+        links are closed. What is loaded of their namespaces is gone through once, however many topics are given.
         """
-        if "://" not in topic:
-            for found in self.loaded.of(topic):
-                await self.unload(found.text)
-            return
-        name = TopicName.parse(topic)
-        for loaded in [text for text, found in self.loaded.items() if found.name.partitioned == name or text == topic]:
-            await self.unload(loaded)
+        names, pace, failed = set(topics), RowPace(), list[HeliographError]()
+        for namespace in sorted({name if "://" not in name else TopicName.parse(name).namespace for name in names}):
+            for found in self.loaded.of(namespace):
+                await pace.row()
+                if names.isdisjoint((namespace, found.text, str(found.name.partitioned))):
+                    continue
+                try:
+                    await self.unload(found.text)
+                except HeliographError as error:  # the others go all the same
+                    failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def purge(self, topic: str, *, owned: bool = True) -> None:
         """Deletes what is stored of a topic that nobody can load any more. owned: by this broker, else by nobody, as

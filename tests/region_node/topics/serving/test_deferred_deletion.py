@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +50,7 @@ class World:
         """When each region's copy was made."""
         self.forgotten = self.early = 0
         self.back = set[str]()
+        self.unloaded = Counter[str]()
         self.parts: dict[str, Tombstones] = {}
 
     async def start(self, region: str, ahead_ms: int = 0) -> None:
@@ -83,7 +87,8 @@ class Copy:
     def __init__(self, world: World, region: str) -> None:
         self._world, self._region = world, region
 
-    async def unload(self, topic: str) -> None: ...
+    async def unload(self, topics: Sequence[str]) -> None:
+        self._world.unloaded.update(topics)
 
     async def made_ms(self, found: Tombstone) -> int:
         return self._world.made_ms[self._region] if self._region in self._world.copies else 0
@@ -252,6 +257,107 @@ def test_a_region_that_was_deleted_for_good_is_not_waited_for(away: str) -> None
             assert await world.store.get(tombstone(TOPIC)) is None
         for part in world.parts.values():
             await part.stop()
+
+    run_alone(main())
+
+
+class Counted(Tombstones):
+    """Counts its looks, and how many there are at most while nobody else has a turn."""
+
+    looks = together = together_max = 0
+
+    async def settle(self, found: Tombstone, version: int, waits: set[str]) -> None:
+        if not self.together:
+            asyncio.get_running_loop().call_soon(self.turn)
+        self.looks, self.together = self.looks + 1, self.together + 1
+        self.together_max = max(self.together_max, self.together)
+        await super().settle(found, version, waits)
+
+    def turn(self) -> None:
+        self.together = 0
+
+
+class CountedReads(EmbeddedStore):
+    reads = 0
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        self.reads += 1
+        return await super().get(key)
+
+
+MANY = 3000
+
+
+async def with_many(part: Counted, store: EmbeddedStore, *, until_ms: int, purged: tuple[str, ...] = ()) -> None:
+    for index in range(MANY):
+        name = f"{TOPIC}{index}"
+        stone = Tombstone(
+            topic=name, regions=REGIONS, since_ms=0, until_ms=until_ms, purging=purged, purged=purged, sure=True
+        )
+        await store.put(tombstone(name), stone.encode())
+    await part.start()
+    part.run()
+
+
+def counted(world: World, store: EmbeddedStore) -> Counted:
+    return Counted(store, Copy(world, "us"), region="us", clock=CautiousClock(Clock()))
+
+
+def test_very_many_that_are_not_due_are_unloaded_once_and_not_looked_at() -> None:
+    async def main() -> None:
+        world, store = World(random.Random(1)), CountedReads()
+        part = counted(world, store)
+        await with_many(part, store, until_ms=10 * DAY_MS)
+        for index in range(10):  # others are deleted meanwhile, here and elsewhere
+            made = await part.bury(f"{TOPIC}-here-{index}", REGIONS, grace_s=DAY_MS / 1000)
+            name = f"{TOPIC}-elsewhere-{index}"
+            await store.put(tombstone(name), replace(made, topic=name).encode())
+            await asyncio.sleep(2)
+        await asyncio.sleep(400)
+        assert not part.looks
+        assert len(world.unloaded) == MANY + 20 and set(world.unloaded.values()) == {1}
+        await part.stop()
+
+    run_alone(main())
+
+
+def test_very_many_that_wait_for_a_region_ask_about_it_once_a_sweep_and_let_others_go_on() -> None:
+    async def main() -> None:
+        world, store = World(random.Random(1)), CountedReads()
+        for region in REGIONS:
+            await store.put(keys.region(region), b"{}")
+        part = counted(world, store)
+        await with_many(part, store, until_ms=0, purged=("us", "eu"))
+        await asyncio.sleep(1)
+        assert (part.looks, store.reads) == (MANY, 1)
+        await asyncio.sleep(part.settings.sweep_s * 10)
+        assert part.looks == 11 * MANY and store.reads == 11
+        assert part.together_max <= 256, "the loop is given back"
+        await part.stop()
+
+    run_alone(main())
+
+
+def test_one_that_is_made_while_its_topic_could_not_be_unloaded_is_unloaded_later() -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+
+        class Late(Copy):
+            failures = 2
+
+            async def unload(self, topics: Sequence[str]) -> None:
+                self.failures -= 1
+                if self.failures >= 0:
+                    raise MetadataUnavailable("not now")
+                await super().unload(topics)
+
+        part = Tombstones(world.store, Late(world, "us"), region="us", clock=CautiousClock(Clock()))
+        await part.start()
+        part.run()
+        await world.bury(DAY_MS / 1000)
+        await asyncio.sleep(60)
+        assert world.unloaded == {TOPIC: 1}
+        await part.stop()
 
     run_alone(main())
 

@@ -4,6 +4,7 @@ itself: docs/operating/deletion.md, row by row.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 
 from heliograph.model.admin_paths import SUBSCRIPTION, namespace_path, path_of, topic_path
+from heliograph.model.errors import NotFound
 from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
 from region_node.replication.replicated_subscriptions import replicate
+from region_node.topics.serving.loaded_topics import Loaded
+from region_node.topics.topic import Topic
 from tests.region_node.topics.serving.deleting_regions import (
     DAY_S,
     NAMESPACE,
@@ -158,6 +162,58 @@ def test_what_is_deleted_is_not_there_for_a_second_deletion() -> None:
         assert (await us.delete_by_kafka())[0] == Code.UNKNOWN_TOPIC_OR_PARTITION
         assert (await us.rest("GET", f"{topic_path(TOPIC)}/partitions"))[0] == 404
         assert (await us.rest("PUT", deletion(TOPIC), {"grace_s": DAY_S * 9}))[0] == 409, "it ends no later by that"
+
+    with_regions(test)
+
+
+def test_what_is_being_opened_as_it_is_deleted_is_not_handed_out() -> None:
+    """Nothing looks at it a second time: what is loaded is unloaded once, when the deletion is heard."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, 0)
+        await us.topics.unload(TOPIC)
+        factory, began, goes_on = us.face.factory, asyncio.Event(), asyncio.Event()
+        opened = factory.open
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            found = await opened(*args, **kwargs)
+            began.set()
+            await goes_on.wait()
+            return found
+
+        factory.open = slow  # type: ignore[method-assign]
+        loading = asyncio.ensure_future(us.topics.get(TOPIC, create=True))
+        await began.wait()
+        await by_rest(eu)
+        await until(lambda: gone(us), "us has heard")
+        goes_on.set()
+        with pytest.raises(NotFound, match="undelete"):
+            await loading
+        assert not us.topics.loaded
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_however_many_are_deleted_at_once_what_is_loaded_is_gone_through_once(count: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        names = [f"{TOPIC}-{index}" for index in range(50)]
+        parts = [str(TopicName.parse(name).with_partition(1)) for name in names]
+        for name in (*names, *parts):
+            await us.published(name)
+        went_through = list[str]()
+
+        class Seen(Loaded):
+            __slots__ = ()
+
+            def of(self, namespace: str) -> list[Topic]:
+                went_through.append(namespace)
+                return super().of(namespace)
+
+        us.topics.loaded.__class__ = Seen
+        await us.topics.unload_deleted(names[:count])
+        assert went_through == [NAMESPACE]
+        assert sorted(us.topics.loaded) == sorted(names[count:] + parts[count:])
 
     with_regions(test)
 
