@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
-from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.checked_store import CheckedStore
+from heliograph.kv.metadata_store import Check, MetadataStore
 from heliograph.model.configuration.configuration_records import TopicPolicies
-from heliograph.model.configuration.tombstones import Tombstone
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
@@ -133,13 +134,14 @@ class BrokerDeletions:
         )
         return True
 
-    async def forget(self, found: Tombstone) -> None:
+    async def forget(self, found: Tombstone, version: int) -> None:
         broker = self._broker
-        config = ConfigAdmin(broker.config, rng=broker.runtime.rng)
-        await Switching(broker.config, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
+        store = CheckedStore(broker.config, Check(tombstone(found.topic), version))
+        config = ConfigAdmin(store, rng=broker.runtime.rng)
+        await Switching(store, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
         if found.whole:
-            await forget_operations(broker.config, found.topic)
-            await broker.config.delete(schedule(found.topic))
+            await forget_operations(store, found.topic)
+            await store.delete(schedule(found.topic))
         else:
             await deleted_topic_grants.forget(config, broker.view, TopicName.parse(found.topic))
             await config.change_topic_policies(found.topic, lambda _: TopicPolicies())

@@ -53,8 +53,11 @@ class DeletionHost(Protocol):
         """Deletes what this broker owns of it, and says whether this region has nothing of it any more."""
         ...
 
-    async def forget(self, found: Tombstone) -> None:
-        """What the configuration has of it beside the tombstone goes: no region has anything."""
+    async def forget(self, found: Tombstone, version: int) -> None:
+        """What the configuration has of it beside the tombstone goes: no region has anything. Nothing goes, and
+        NotAllowed is raised, once the tombstone is not of that version: another broker, which does the same at the same
+        time, has ended it, and the name may be somebody's by now.
+        """
         ...
 
     async def back(self, found: Tombstone) -> None:
@@ -244,7 +247,7 @@ class Tombstones:
             truth = await self._store.get(tombstone(found.topic))
             if truth is None or truth[1] != version:  # another was faster, and the name may be somebody's by now
                 return
-            await self._host.forget(found)
+            await self._host.forget(found, version)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:

@@ -1,16 +1,31 @@
-"""When the newest thing was made that has the name of what was deleted."""
+"""When the newest thing was made that has the name of what was deleted; and what goes of the configuration at last."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from heliograph.model.configuration.tombstones import Tombstone
-from heliograph.model.errors import NotAllowed
+from global_config import keys
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.machine_commands import CommandKind
+from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
+from heliograph.model.errors import HeliographError, NotAllowed
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations.automatic_policy import automatic
+from region_node.dr.operations.drill_schedule import schedule
 from region_node.process.broker_safety import BrokerDeletions
+from tests.region_node.faces.pulsar.harness import settle
 
 
 def deletions(stored: dict[str, int], parted: dict[str, int]) -> BrokerDeletions:
@@ -110,3 +125,91 @@ def test_a_region_that_has_left_the_namespace_purges_its_copy_though_nobody_owns
     found = Tombstone(topic=topic, regions=("us",), since_ms=6, until_ms=8)
     assert asyncio.run(BrokerDeletions(broker).purge(found))
     assert not stored and schemas
+
+
+class Slow(EmbeddedStore):
+    """Something happens before its write of that number."""
+
+    def __init__(self, machine: KvMachine, at: int, what: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(machine)
+        self.writes, self._at, self._what = 0, at, what
+
+    async def _apply(self, kind: CommandKind, fields: list[Any]) -> list[Any]:
+        self.writes += 1
+        if self.writes == self._at:
+            await self._what()
+        return await super()._apply(kind, fields)
+
+
+TOPIC = "persistent://t/n/x"
+
+
+async def made(store: MetadataStore, name: str) -> None:
+    """A namespace, or a topic, with all that the configuration may have of one."""
+    config, switching = ConfigAdmin(store), Switching(store, lambda: 0)
+    if name == "t/n":
+        await config.create_namespace(name, NamespacePolicies(regions=("us",)))
+        await switching.begin(name, "us", {})
+        for key in (schedule(name), automatic(name)):
+            await store.put(key, b"{}")
+    await config.update_namespace("t/n", lambda p: replace(p, topic_permissions={TOPIC: {"role": ["produce"]}}))
+    await config.create_partitioned(TOPIC, 2)
+    await config.change_topic_policies(TOPIC, lambda _: TopicPolicies(policies={"maxConsumers": 3}))
+    await switching.begin(f"{TOPIC}/s", "us", {})
+
+
+async def ended(store: MetadataStore, view: ConfigView, found: Tombstone, version: int) -> None:
+    """As one broker does it."""
+    runtime = SimpleNamespace(rng=None, clock=SimpleNamespace(wall_ms=lambda: 0))
+    broker: Any = SimpleNamespace(config=store, view=view, runtime=runtime)
+    await BrokerDeletions(broker).forget(found, version)
+    await store.delete(tombstone(found.topic), expected=version)
+
+
+async def rows(store: MetadataStore) -> list[str]:
+    return [key for key, _, _ in await store.range("/", "0") if "t/n" in key]
+
+
+@pytest.mark.parametrize("name", ["t/n", TOPIC])
+def test_a_slow_broker_takes_nothing_of_what_was_made_again_under_the_name(name: str) -> None:
+    """All brokers of all regions end a deletion at once: one of them is slower by so many writes."""
+
+    async def after(at: int) -> int:
+        """The number of its writes."""
+        store = EmbeddedStore()
+        config, view = ConfigAdmin(store), ConfigView(store)
+        await view.ready()
+        await config.create_region("us")
+        await config.create_tenant("t", TenantInfo(allowed_regions=("us",)))
+        await made(store, "t/n")
+        there = await rows(store)
+        found = Tombstone(topic=name, regions=("us",), since_ms=0, until_ms=0, purging=("us",), purged=("us",))
+        version = await store.put(tombstone(name), found.encode())
+        await settle(20)
+
+        async def another_is_faster() -> None:
+            await ended(store, view, found, version)
+            if name == "t/n":
+                assert not await rows(store)
+            await made(store, name)
+            assert await rows(store) == there
+            await settle(20)
+
+        slow = Slow(store.machine, at, another_is_faster)
+        with suppress(HeliographError):
+            await ended(slow, view, found, version)
+        if slow.writes >= at:
+            assert await rows(store) == there, f"before its write {at}"
+            policies = await store.get(keys.namespace("t/n"))
+            assert policies is not None and NamespacePolicies.decode(policies[0]).topic_permissions
+        else:
+            assert await store.get(keys.namespace("t/n") if name == "t/n" else keys.partitioned(TOPIC)) is None
+        return slow.writes
+
+    async def main() -> None:
+        at = 1
+        while await after(at) >= at:
+            at += 1
+        assert at > 4
+
+    asyncio.run(main())

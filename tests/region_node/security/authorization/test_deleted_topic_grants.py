@@ -14,7 +14,7 @@ from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
-from heliograph.model.configuration.tombstones import Tombstone
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.topics import topics as topic_calls
@@ -86,10 +86,10 @@ def test_a_tombstone_takes_grants_and_policies_along() -> None:
         broker: Any = SimpleNamespace(
             config=world.store, view=world.view, runtime=SimpleNamespace(rng=None, clock=clock)
         )
+        stone = Tombstone(topic=str(NAME), partitions=2, regions=("us",), since_ms=0, until_ms=0)
+        version = await world.store.put(tombstone(str(NAME)), stone.encode())
         for _ in range(2):
-            await BrokerDeletions(broker).forget(
-                Tombstone(topic=str(NAME), partitions=2, regions=("us",), since_ms=0, until_ms=0)
-            )
+            await BrokerDeletions(broker).forget(stone, version)
             await world.check_gone()
 
     run_alone(main())

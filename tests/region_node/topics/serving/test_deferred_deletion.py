@@ -104,7 +104,7 @@ class Copy:
         world.copies.discard(self._region)
         return True
 
-    async def forget(self, found: Tombstone) -> None:
+    async def forget(self, found: Tombstone, version: int) -> None:
         self._world.early += bool(self._world.copies)
         self._world.forgotten += 1
 
