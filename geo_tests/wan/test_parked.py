@@ -124,6 +124,6 @@ def test_a_plain_topic_and_a_partitioned_one_of_one_name_never_mix(pair: Instanc
         row["cause"] == "partitions-conflict" and "2 partitions" in row["cause_text"] and row["backlog_messages"] == 1
     )
     assert topic not in rest("GET", f"{eu}/admin/v2/persistent/public/geo"), "no look-alike is made"
-    rest("DELETE", f"{us}/admin/v2/persistent/public/geo/two-kinds/partitions?force=true&onlyHere=true")
+    rest("DELETE", f"{us}/admin/v2/persistent/public/geo/two-kinds/partitions?onlyDeclaration=true")
     eventually(lambda: pair.links(topic)[("us", "eu")]["state"] == "open", "the configuration has changed: at once")
     eventually(lambda: pair.read_all("eu", topic) == ["plain"], "nothing is lost")

@@ -107,6 +107,14 @@ class NamedTopics(ABC):
         """
         return list(await self._names.of(namespace))
 
+    async def stored_of(self, name: TopicName) -> list[TopicName]:
+        """What is stored under a topic's name: itself, and each of its partitions, whether they were declared or not.
+        name: without a partition. It costs a look at all names of the namespace.
+        """
+        text = str(name)
+        found = [each for each in await self.stored(name.namespace) if each.startswith(text)]
+        return [each for each in map(TopicName.parse, found) if each == name or each.partitioned == name]
+
     async def listed(self, namespace: str) -> list[str]:
         """The same with the partitions that nobody has used yet: what clients are told."""
         return joined(await self.topics(namespace), await self.declared_partitions(namespace, "persistent"))

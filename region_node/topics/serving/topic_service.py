@@ -518,9 +518,9 @@ class TopicService(NamedTopics):
             raise AlreadyExists(f"{text} exists already")
         await self.get(text, create=True)
 
-    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises NotFound, NotOwner, LedgerFenced (it was opened again meanwhile); ProducerBusy or ConsumerBusy while
-        producers or consumers are connected, unless `force`.
+    async def delete_topic(self, topic: str, *, force: bool = False, keep_grants: bool = False) -> None:
+        """keep_grants: other regions have the topic, too. Raises NotFound, NotOwner, LedgerFenced (it was opened again
+        meanwhile); ProducerBusy or ConsumerBusy while producers or consumers are connected, unless `force`.
         """
         loaded = await self.get(topic, create=False)
         if not force:
@@ -528,7 +528,7 @@ class TopicService(NamedTopics):
             check_unused(loaded.text, len(loaded.producers.producers), consumers)
         subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
-            if self._forget_grants is not None:
+            if self._forget_grants is not None and not keep_grants:
                 await self._forget_grants(loaded.name)
             if isinstance(loaded.log, ReplicatedLog):
                 await self._delete_data(loaded.name, loaded.log)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import HeliographError, MetadataUnavailable
+from heliograph.model.topic_names import TopicName
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
@@ -50,23 +52,30 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
     return ask
 
 
-async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
+async def topics_here(admin: Admin, namespace: str, parts_of: str = "") -> dict[str, Any]:
     """How many topics of the namespace are stored in this region, and how many of them were not deleted, which is all
-    of its facts that is told: also where this broker has not heard of the namespace yet.
+    of its facts that is told: also where this broker has not heard of the namespace yet. parts_of: a topic whose
+    partitions alone are counted.
     """
     stored, undeleted = await admin.topics.stored(namespace), await admin.topics.undeleted(namespace)
+    if parts_of:
+        parts = {str(part) for part in await admin.topics.stored_of(TopicName.parse(parts_of)) if part.partition >= 0}
+        stored, undeleted = ([name for name in names if name in parts] for names in (stored, undeleted))
     counts = {"stored": len(stored), "undeleted": len(undeleted)}
     return {"region": admin.region, "topics": {}, "missing": [], **counts}
 
 
-async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
+async def topics_elsewhere(
+    admin: Admin, request: Caller, namespace: str, *, parts_of: str = ""
+) -> dict[str, int | HeliographError]:
     """How many topics of the namespace each other region has that may have a copy, without those that were deleted, or
-    why that is not known.
+    why that is not known. parts_of: a topic whose partitions alone are counted; an earlier version counts all.
     """
+    query = f"stored=true&parts_of={quote(parts_of, safe='')}" if parts_of else "stored=true"
 
     async def ask(region: str) -> int | HeliographError:
         try:
-            found = await elsewhere(admin, request, region, "GET", f"{dr_path(namespace)}/facts?stored=true")
+            found = await elsewhere(admin, request, region, "GET", f"{dr_path(namespace)}/facts?{query}")
             # an earlier version tells all that it knows of each topic, or counts what was deleted as well
             stored = found.get("stored", len(found["topics"]) + len(found["missing"]))
             return int(found.get("undeleted", stored))

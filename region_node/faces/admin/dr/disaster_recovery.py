@@ -242,10 +242,14 @@ def by_copy(admin: Admin, error: BaseException) -> str:
     return f"the global configuration does not answer ({why}): this is what the copy here says"
 
 
-async def region_facts(admin: Admin, namespace: Namespace, *, stored: bool = False, local: bool = False) -> Any:
-    """What this region knows of the namespace's topics; `local=true`: this broker alone; `stored=true`: how many."""
+async def region_facts(
+    admin: Admin, namespace: Namespace, *, stored: bool = False, parts_of: str = "", local: bool = False
+) -> Any:
+    """What this region knows of the namespace's topics; `local=true`: this broker alone; `stored=true`: how many, with
+    `parts_of=TOPIC` of its partitions alone.
+    """
     if stored:
-        return await topics_here(admin, namespace)
+        return await topics_here(admin, namespace, parts_of)
     admin.policies(namespace)  # NotFound: there is none
     return facts_of_broker(admin, namespace) if local else await facts_here(admin, namespace)
 

@@ -17,7 +17,7 @@ from heliograph.model.admin_paths import TOPIC, topic_path
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import TOPIC_PROPERTIES_BYTES_MAX
 from heliograph.model.configuration.policy_values import mapped, text
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag, number
@@ -37,6 +37,7 @@ from region_node.faces.admin.calls.existing import (
     partitions_of,
     role_of,
 )
+from region_node.faces.admin.calls.region_facts import topics_elsewhere
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.security.authorization import deleted_topic_grants
@@ -93,14 +94,15 @@ async def delete(
     admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
 ) -> None:
     """In every region, where others may have it (`region_node.topics.serving.deletion_everywhere`). onlyHere: at once,
-    and in this region alone, wherever it is too.
+    and in this region alone, wherever it is too: its grants are the others' as well, and stay.
     """
-    if admin.view.partitions(str(name)):
+    text, several = await admin.here(name), goes_everywhere(admin, name)
+    if admin.view.partitions(text) and not (onlyHere and await admin.topics.exists(text)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
-    text = await admin.here(name)
-    if onlyHere or not goes_everywhere(admin, name):
-        await admin.topics.delete_topic(text, force=force)
-        await permissions.gone(admin, name)
+    if onlyHere or not several:
+        await admin.topics.delete_topic(text, force=force, keep_grants=several)
+        if not several:
+            await permissions.gone(admin, name)
         return
     if name.partition >= 0:
         raise NotAllowed(
@@ -195,30 +197,66 @@ async def grow(admin: Admin, request: web.Request, name: TopicName, given: int |
 
 
 async def delete_partitioned(
-    admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
+    admin: Admin,
+    request: web.Request,
+    name: TopicName,
+    *,
+    force: bool = False,
+    onlyHere: bool = False,
+    onlyDeclaration: bool = False,
 ) -> None:
-    """As `delete`, with all partitions; the number of partitions is every region's, also with onlyHere."""
-    parts = partitions_of(admin, name)
-    if not onlyHere and goes_everywhere(admin, name):
+    """As `delete`, with all partitions. onlyHere: what this region has under the name; that it is partitioned, its
+    grants, and its policies of all regions are the others' as well, and stay. onlyDeclaration: that alone goes, where
+    no region has one of the partitions.
+    """
+    parts, several = partitions_of(admin, name), goes_everywhere(admin, name)
+    if onlyDeclaration:
+        await _undeclare(admin, request, name)
+        return
+    if several and onlyHere:
+        await _delete_parts(admin, await admin.topics.stored_of(name), force, keep_grants=True)
+        await admin.topics.policies.forget(str(name))
+        await admin.topics.schemas.delete(name)
+        return
+    if several:
         if not force:
             used = await at_owners(admin, parts, "GET", "/stats", lambda part: admin.topics.stats(str(part)))
             for part, stats in used.items():
                 _check_unused(part, stats)
         await _delete_everywhere(admin, request, name)
         return
-    await at_owners(
-        admin,
-        parts,
-        "DELETE",
-        f"?force={str(force).lower()}&onlyHere=true",
-        lambda part: admin.topics.delete_topic(str(part), force=force),
-    )
+    await _delete_parts(admin, parts, force)
     await deleted_topic_grants.forget(admin.config, admin.view, name)
     await admin.topics.policies.forget(str(name))
     await admin.topics.schemas.delete(name)
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
     await admin.config.delete_partitioned(str(name))  # last: until then a deletion that failed can be given again
     await permissions.gone(admin, name)
+    await admin.seen(lambda: not admin.view.partitions(str(name)))
+
+
+async def _delete_parts(admin: Admin, parts: list[TopicName], force: bool, *, keep_grants: bool = False) -> None:
+    await at_owners(
+        admin,
+        parts,
+        "DELETE",
+        f"?force={str(force).lower()}&onlyHere=true",
+        lambda part: admin.topics.delete_topic(str(part), force=force, keep_grants=keep_grants),
+    )
+
+
+async def _undeclare(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """What lies under the name itself, a plain topic, stays with all that is set for it. Raises NotAllowed where a
+    region has a partition, MetadataUnavailable or NotAllowed where one does not say.
+    """
+    found = await topics_elsewhere(admin, request, name.namespace, parts_of=str(name))
+    here = sum(part.partition >= 0 for part in await admin.topics.stored_of(name))
+    for region, count in {admin.region: here, **found}.items():
+        if isinstance(count, HeliographError):
+            raise count
+        if count:
+            raise NotAllowed(f"{region} has partitions of {name} ({count}): delete them there with onlyHere=true first")
+    await admin.config.delete_partitioned(str(name))
     await admin.seen(lambda: not admin.view.partitions(str(name)))
 
 

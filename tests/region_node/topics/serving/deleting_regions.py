@@ -11,16 +11,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from global_config.admin import ConfigAdmin
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.admin_paths import dr_path, namespace_path, path_of, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.runtime.clock import CautiousClock
+from region_node.faces.admin.calls import region_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.process.broker_safety import BrokerDeletions
+from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.producers import Producer
 from region_node.topics.serving.deferred_deletion import Tombstones, TombstoneSettings
 from region_node.topics.serving.deletion_everywhere import DeletionEverywhere
@@ -88,7 +93,9 @@ class Region:
             settings=TombstoneSettings(sweep_s=0.01),
         )
         return Deletions(
-            tombstones=self.tombstones, everywhere=DeletionEverywhere(self.tombstones, face.view, face.policies)
+            forget_grants=lambda name: deleted_topic_grants.forget(face.admin, face.view, name),
+            tombstones=self.tombstones,
+            everywhere=DeletionEverywhere(self.tombstones, face.view, face.policies),
         )
 
     async def start(self) -> None:
@@ -181,6 +188,19 @@ def deletion(name: str) -> str:
 def _is_whole(head: bytes, body: bytes) -> bool:
     size = next((line.split()[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), b"0")
     return len(body) >= int(size)
+
+
+def asking(monkeypatch: pytest.MonkeyPatch, *regions: Region) -> None:
+    """What one region asks another goes there without a network between them."""
+    by_name = {region.name: region for region in regions}
+
+    async def elsewhere(admin: Any, request: Any, region: str, method: str, path: str, given: Any = None) -> Any:
+        status, answer = await by_name[region].rest(method, path, given)
+        if status >= 400:
+            raise MetadataUnavailable(f"region {region} answered {status}: {answer}")
+        return answer
+
+    monkeypatch.setattr(region_facts, "elsewhere", elsewhere)
 
 
 async def until(what: Callable[[], Awaitable[bool]], why: str) -> None:

@@ -24,6 +24,7 @@ from tests.region_node.topics.serving.deleting_regions import (
     NAMESPACE,
     TOPIC,
     Region,
+    asking,
     deletion,
     elapse,
     until,
@@ -318,6 +319,60 @@ def test_who_says_that_only_this_region_is_meant_deletes_here_alone() -> None:
         await filled(us, eu, 0)
         assert (await us.delete(query="?onlyHere=true"))[0] == 204
         assert not await us.stored() and await eu.listed() == [TOPIC] and not us.tombstones.known
+
+    with_regions(test)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_what_one_region_deletes_of_a_topic_takes_nothing_that_is_every_region_s(partitions: int) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        for path, given in (("permissions/app", ["produce"]), ("messageTTL?isGlobal=true", 60)):
+            assert (await us.rest("POST", f"{topic_path(TOPIC)}/{path}", given))[0] == 204
+        before = [await of_all_regions(region) for region in (us, eu)]
+        assert (await us.delete(partitioned=bool(partitions), query="?force=true&onlyHere=true"))[0] == 204
+        assert not await us.stored() and await eu.stored() == parts
+        assert [await of_all_regions(region) for region in (us, eu)] == before
+        if partitions:
+            assert await us.rest("GET", f"{topic_path(TOPIC)}/partitions") == (200, {"partitions": 2, "deleted": False})
+
+    with_regions(test)
+
+
+async def of_all_regions(region: Region) -> tuple[Any, ...]:
+    """What the configuration has of the topic: its partitions, grants, and policies."""
+    view = region.face.view
+    namespace, policies = view.namespace(NAMESPACE), view.topic_policies(TOPIC)
+    assert namespace is not None and policies is not None
+    return view.partitions(TOPIC), namespace.topic_permissions, policies.policies
+
+
+def test_a_plain_topic_of_a_partitioned_one_s_name_goes_with_what_one_region_deletes() -> None:
+    """Operators do that who settle which of two topics of a name is the one."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await us.published()
+        await us.face.admin.create_partitioned(TOPIC, 2)
+        await eu.published(f"{TOPIC}-partition-0")
+        assert (await us.delete(partitioned=True, query="?onlyHere=true"))[0] == 204
+        assert not await us.stored() and await eu.stored() == [f"{TOPIC}-partition-0"]
+
+    with_regions(test)
+
+
+def test_a_declaration_alone_goes_where_no_region_has_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        asking(monkeypatch, us, eu)
+        await us.published()
+        await us.face.admin.create_partitioned(TOPIC, 2)
+        await eu.published(f"{TOPIC}-partition-0")
+        path = f"{topic_path(TOPIC)}/partitions?onlyDeclaration=true"
+        for region in (us, eu):
+            status, answer = await region.rest("DELETE", path)
+            assert status == 412 and f"eu has partitions of {TOPIC} (1)" in answer["reason"]
+        assert (await eu.delete(partitioned=True, query="?onlyHere=true"))[0] == 204
+        assert (await us.rest("DELETE", path))[0] == 204
+        assert await us.listed() == [TOPIC] and await us.stored() == [TOPIC], "it is a plain one, with its data"
 
     with_regions(test)
 

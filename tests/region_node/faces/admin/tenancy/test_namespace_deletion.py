@@ -5,18 +5,16 @@ docs/operating/deletion.md.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 
 from heliograph.model.admin_paths import namespace_path
-from heliograph.model.errors import MetadataUnavailable
-from region_node.faces.admin.calls import region_facts
 from tests.region_node.topics.serving.deleting_regions import (
     DAY_S,
     NAMESPACE,
     TOPIC,
     Region,
+    asking,
     deletion,
     elapse,
     until,
@@ -25,19 +23,6 @@ from tests.region_node.topics.serving.deleting_regions import (
 )
 
 PATH, TENANT = namespace_path(NAMESPACE), "/admin/v2/tenants/public"
-
-
-def asking(monkeypatch: pytest.MonkeyPatch, *regions: Region) -> None:
-    """What one region asks another goes there without a network between them."""
-    by_name = {region.name: region for region in regions}
-
-    async def elsewhere(admin: Any, request: Any, region: str, method: str, path: str, given: Any = None) -> Any:
-        status, answer = await by_name[region].rest(method, path, given)
-        if status >= 400:
-            raise MetadataUnavailable(f"region {region} answered {status}: {answer}")
-        return answer
-
-    monkeypatch.setattr(region_facts, "elsewhere", elsewhere)
 
 
 async def filled(us: Region, eu: Region) -> None:
