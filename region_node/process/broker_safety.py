@@ -94,14 +94,15 @@ class BrokerDeletions:
         self._broker = broker
 
     async def _names(self, found: Tombstone) -> list[str]:
+        """What is stored of it, by name: how many partitions there are in each region, who deletes may not know."""
+        topics = self._broker.topics
         if found.whole:
-            return await self._broker.topics.stored(found.topic)
-        name = TopicName.parse(found.topic)
-        return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
+            return await topics.stored(found.topic)
+        return [str(name) for name in await topics.stored_of(TopicName.parse(found.topic))]
 
-    async def _owned(self, found: Tombstone) -> list[str]:
+    async def _owned(self, names: list[str]) -> list[str]:
         own = self._broker.ownership
-        return [name for name in await self._names(found) if await own.owner(name) is own.record]
+        return [name for name in names if await own.owner(name) is own.record]
 
     def _left(self, found: Tombstone) -> bool:
         """Whether the region is none of the namespace's any more, so that its copy is nobody's, and anybody's to
@@ -121,10 +122,11 @@ class BrokerDeletions:
 
     async def purge(self, found: Tombstone) -> bool:
         topics, left = self._broker.topics, self._left(found)
-        for name in await (self._names(found) if left else self._owned(found)):
+        names = await self._names(found)
+        for name in names if left else await self._owned(names):
             if await topics.exists(name):
                 await topics.purge(name, owned=not left)
-        if any([await topics.exists(name) for name in await self._names(found)]):
+        if names and await self._names(found):
             return False
         # what its partitions share, and what was never made
         await (
@@ -151,7 +153,7 @@ class BrokerDeletions:
             pass  # it was plain, or somebody was faster
 
     async def back(self, found: Tombstone) -> None:
-        for name in await self._owned(found):
+        for name in await self._owned(await self._names(found)):
             await self._broker.topics.get(name, create=False)
 
 

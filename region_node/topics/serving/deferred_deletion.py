@@ -109,11 +109,11 @@ class Tombstones:
         await self._tasks.close()
 
     def of(self, topic: TopicName) -> Tombstone | None:
-        """Returns what deleted the topic: a tombstone of its namespace, of itself, or of the partitioned topic that it
-        is a part of; one that asks has deleted nothing.
+        """Returns what deleted the topic: a tombstone of its namespace, of the partitioned topic that it is a part of,
+        or of itself; one that asks has deleted nothing.
         """
         if self.known:
-            for name in (topic.namespace, str(topic.partitioned)):
+            for name in (topic.namespace, str(topic.partitioned), str(topic)):
                 if (found := self.known.get(name)) is not None and not found[0].asks:
                     return found[0]
         return None

@@ -57,10 +57,15 @@ class DeletionEverywhere:
         return float(self._policies.of_namespace(namespace).limit("deletionGrace"))
 
     async def topic(self, name: TopicName, *, by: str, grace_s: float | None = None) -> Tombstone:
-        """Deletes the whole topic, with all its partitions. name: without a partition. grace_s: None: as its namespace
-        says. Raises as `Tombstones.bury`.
+        """Deletes the whole topic, with all its partitions. grace_s: None: as its namespace says. Raises as
+        `Tombstones.bury`, NotAllowed (it is a partition of a topic that is there).
         """
         namespace = name.namespace
+        if name.partition >= 0 and self._view.partitions(str(name.partitioned)):
+            raise NotAllowed(
+                f"{name} is a partition, and other regions have it: delete {name.partitioned} with all of them, or, "
+                "with onlyHere=true, what this region has of it"
+            )
         return await self._tombstones.bury(
             str(name),
             where_copies_may_be(self._view, namespace),

@@ -21,7 +21,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, V
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
-from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import deletion_of, existing, leases_of, role_of, tombstones_of
 from region_node.faces.admin.calls.region_facts import facts_here
@@ -40,10 +40,10 @@ def _namespace(found: Tombstone) -> str:
     return found.topic if found.whole else TopicName.parse(found.topic).namespace
 
 
-async def preview(admin: Admin, name: WholeTopic) -> dict[str, Any]:
+async def preview(admin: Admin, name: TopicName) -> dict[str, Any]:
     """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
     facts = await facts_here(admin, name.namespace)
-    names = _names(admin, name)
+    names = map(str, await admin.topics.stored_of(name))
     found = {text: facts["topics"][text] for text in names if text in facts["topics"]}
     if not found:
         raise NotFound(f"{name} does not exist in region {admin.region}")
@@ -76,11 +76,11 @@ class Deletion(Given):
     grace_s: Annotated[float, Meta(ge=0, le=DELETION_GRACE_S_MAX)] | None = None
 
 
-async def bury(admin: Admin, request: web.Request, name: WholeTopic, given: Deletion | None) -> Tombstone:
+async def bury(admin: Admin, request: web.Request, name: TopicName, given: Deletion | None) -> Tombstone:
     """From now on nobody can use it, in any region; its data goes when the grace period has
     ended. Where a tombstone asks, this is the answer that it is to go; where one stands, its grace period ends earlier.
     """
-    if not any([admin.view.partitions(str(name)), *[await admin.topics.exists(text) for text in _names(admin, name)]]):
+    if not admin.view.partitions(str(name)) and not await admin.topics.stored_of(name):
         raise NotFound(f"{name} does not exist in region {admin.region}")
     made = await deletion_of(admin).topic(name, by=role_of(request), grace_s=(given or Deletion()).grace_s)
     admin.changed(request, None, made)
@@ -96,7 +96,7 @@ async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespac
     return made
 
 
-async def bring_back(admin: Admin, request: web.Request, name: WholeTopic) -> None:
+async def bring_back(admin: Admin, request: web.Request, name: TopicName) -> None:
     """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge, unless the
     tombstone asks: then what is there stays, as nothing was hidden.
     """
@@ -119,20 +119,6 @@ async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
     except VersionConflict:
         raise MetadataUnavailable("a region began to purge it at this moment: look again") from None
     admin.changed(request, buried, None)
-
-
-def _name(admin: Admin, request: web.Request) -> TopicName:
-    name = admin.topic(request)
-    if name.partition >= 0:
-        raise NotAllowed(f"{name} is a partition: delete {name.partitioned}, with all of them")
-    return name
-
-
-WholeTopic = Annotated[TopicName, Read(_name)]
-
-
-def _names(admin: Admin, name: TopicName) -> list[str]:
-    return [str(name.with_partition(index)) for index in range(admin.view.partitions(str(name)))] or [str(name)]
 
 
 def _added(found: dict[str, Any]) -> dict[str, int]:

@@ -104,11 +104,6 @@ async def delete(
         if not several:
             await permissions.gone(admin, name)
         return
-    if name.partition >= 0:
-        raise NotAllowed(
-            f"{name} is a partition, and other regions have it: delete {name.partitioned} with all of them, or, with "
-            "onlyHere=true, what this region has of it"
-        )
     check_not_deleted(admin, name)
     if not await admin.topics.exists(text):
         raise NotFound(f"Topic {name} not found")
@@ -220,7 +215,8 @@ async def delete_partitioned(
         return
     if several:
         if not force:
-            used = await at_owners(admin, parts, "GET", "/stats", lambda part: admin.topics.stats(str(part)))
+            plain = [name] if await admin.topics.exists(str(name)) else []
+            used = await at_owners(admin, plain + parts, "GET", "/stats", lambda part: admin.topics.stats(str(part)))
             for part, stats in used.items():
                 _check_unused(part, stats)
         await _delete_everywhere(admin, request, name)

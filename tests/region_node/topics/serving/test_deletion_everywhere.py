@@ -312,6 +312,103 @@ def test_one_partition_alone_is_refused_and_what_to_do_is_said() -> None:
     with_regions(test)
 
 
+async def by_dr(region: Region) -> None:
+    assert (await region.rest("PUT", deletion(TOPIC), {"grace_s": 0}))[0] == 200
+
+
+@pytest.mark.parametrize("delete", [of_partitions_by_rest, by_kafka, by_dr])
+def test_partitions_that_who_deletes_does_not_count_go_with_the_topic(delete: Delete) -> None:
+    """Another region has given it more, or the configuration came back from an older state: made again, the topic
+    would have their old messages.
+    """
+
+    async def test(us: Region, eu: Region) -> None:
+        parts = [f"{TOPIC}-partition-{index}" for index in range(4)]
+        for part in parts:
+            await eu.published(part)
+        await eu.published(f"{TOPIC}s-partition-0")
+        await us.face.admin.create_partitioned(TOPIC, 2)
+        await without_grace(us)
+        await delete(us)
+        await until(partial(purged_of, eu, parts), "all of them go")
+        assert await eu.stored() == [f"{TOPIC}s-partition-0"], "another topic's stays"
+
+    with_regions(test)
+
+
+async def purged_of(region: Region, names: list[str]) -> bool:
+    return not set(await region.stored()).intersection(names)
+
+
+@pytest.mark.parametrize("delete", [of_partitions_by_rest, by_kafka, by_dr])
+def test_a_name_of_both_kinds_goes_whole(delete: Delete) -> None:
+    """The plain topic of one region would come back, and its link bring it to the other."""
+
+    async def test(us: Region, eu: Region) -> None:
+        await us.published()
+        await eu.published(f"{TOPIC}-partition-0")
+        await eu.face.admin.create_partitioned(TOPIC, 2)
+        await without_grace(us)
+        await delete(us)
+        for region in (us, eu):
+            await until(partial(purged, region), "its copy goes, of either kind")
+
+    with_regions(test)
+
+
+def test_a_client_of_the_plain_topic_of_a_partitioned_one_s_name_keeps_both() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await us.published()
+        await us.connect()
+        await us.face.admin.create_partitioned(TOPIC, 2)
+        status, answer = await us.delete(partitioned=True)
+        assert status == 412 and "connected producer" in answer["reason"], answer
+
+    with_regions(test)
+
+
+PART = f"{TOPIC}-partition-0"
+
+
+@pytest.mark.parametrize("tool", ["rest", "dr"])
+def test_a_partition_that_no_topic_declares_is_deleted_by_its_own_name(tool: str) -> None:
+    """Clients make such as Pulsar allows, and the number of partitions may be lost."""
+
+    async def test(us: Region, eu: Region) -> None:
+        for region in (us, eu):
+            await region.published(PART)
+            await region.published()
+        if tool == "rest":
+            assert await us.delete(PART) == (204, None)
+        else:
+            assert (await us.rest("PUT", deletion(PART), {"grace_s": DAY_S}))[0] == 200
+        for region in (us, eu):
+            await until(partial(lists, region, [TOPIC]), "nobody sees it, and the topic of the other name stays")
+        assert (await us.create(PART))[0] == 409
+        assert await eu.undelete(PART) == 204
+        for region in (us, eu):
+            await until(partial(lists, region, [TOPIC, PART]), "it is back")
+        assert (await us.rest("PUT", deletion(PART), {"grace_s": 0}))[0] == 200
+        for region in (us, eu):
+            await until(partial(purged_of, region, [PART]), "its copy goes")
+            assert await region.stored() == [TOPIC]
+
+    with_regions(test)
+
+
+async def lists(region: Region, names: list[str]) -> bool:
+    return await region.listed() == names
+
+
+def test_a_partition_of_a_topic_that_is_there_is_not_buried_alone() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, 2)
+        assert (await us.rest("PUT", deletion(PART), {"grace_s": DAY_S}))[0] == 412
+        assert await us.listed() == parts and not us.tombstones.known
+
+    with_regions(test)
+
+
 def test_who_says_that_only_this_region_is_meant_deletes_here_alone() -> None:
     """Operators do, who settle which of two topics of a name is the one."""
 
