@@ -129,11 +129,12 @@ class BrokerDeletions:
         if names and await self._names(found):
             return False
         # what its partitions share, and what was never made
-        await (
-            topics.schemas.delete_namespace(found.topic)
-            if found.whole
-            else topics.schemas.delete(TopicName.parse(found.topic))
-        )
+        if found.whole:
+            await topics.schemas.delete_namespace(found.topic)
+            await topics.policies.forget_namespace(found.topic)
+        elif (topic := TopicName.parse(found.topic)).partition < 0:
+            await topics.schemas.delete(topic)
+            await topics.policies.forget(found.topic)
         return True
 
     async def forget(self, found: Tombstone, version: int) -> None:

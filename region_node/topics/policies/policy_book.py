@@ -186,6 +186,12 @@ class PolicyBook:
         if base in self._topics:
             await self._meta.delete(keys.topic_policies(base))
 
+    async def forget_namespace(self, namespace: str) -> None:
+        """The same of every topic of a namespace."""
+        within = tuple(f"{domain}://{namespace}/" for domain in ("persistent", "non-persistent"))
+        for base in [base for base in self._topics if base.startswith(within)]:
+            await self.forget(base)
+
     async def _change(
         self, key: str, change: Callable[[TopicPolicies], TopicPolicies]
     ) -> tuple[TopicPolicies, TopicPolicies]:

@@ -38,7 +38,11 @@ def topics_of(stored: Iterable[str], **more: Any) -> SimpleNamespace:
     async def of(name: TopicName) -> list[TopicName]:
         return [each for each in map(TopicName.parse, sorted(stored)) if name in (each, each.partitioned)]
 
-    return SimpleNamespace(stored=names, stored_of=of, **more)
+    async def forget(name: str) -> None:
+        """No region-local policies are there."""
+
+    policies = SimpleNamespace(forget=forget, forget_namespace=forget)
+    return SimpleNamespace(stored=names, stored_of=of, policies=policies, **more)
 
 
 def deletions(stored: dict[str, int], parted: dict[str, int]) -> BrokerDeletions:

@@ -144,8 +144,7 @@ async def delete_whole(admin: Admin, namespace: str, topics: list[str]) -> None:
     stored here.
     """
     await delete_topics(admin, topics)
-    for topic in admin.view.partitioned(namespace):
-        await admin.topics.policies.forget(topic)
+    await admin.topics.policies.forget_namespace(namespace)
     await admin.topics.schemas.delete_namespace(namespace)
     await forget_leadership(admin, namespace)
     await admin.config.delete_namespace(namespace)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -310,6 +311,31 @@ def test_one_partition_alone_is_refused_and_what_to_do_is_said() -> None:
         assert await us.listed() == parts
 
     with_regions(test)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_that_is_made_again_has_none_of_a_region_s_policies_of_the_one_before(
+    partitions: int, whole: bool
+) -> None:
+    async def test(us: Region, eu: Region) -> None:
+        await filled(us, eu, partitions)
+        other = f"{TOPIC}-2"
+        for region in (us, eu):
+            for topic in (TOPIC, other):
+                await region.topics.policies.change_topic(topic, lambda old: replace(old, policies={"messageTTL": 60}))
+        assert (await us.rest("PUT", deletion(NAMESPACE if whole else TOPIC), {"grace_s": 0}))[0] == 200
+        await until(partial(freed, us), "all regions have purged it")
+        for region in (us, eu):
+            assert not await region.stored()
+            assert not region.topics.policies.topic(TOPIC).policies
+            assert bool(region.topics.policies.topic(other).policies) != whole, "another topic's stay"
+
+    with_regions(test)
+
+
+async def freed(region: Region) -> bool:
+    return not region.tombstones.known
 
 
 async def by_dr(region: Region) -> None:
