@@ -125,13 +125,19 @@ def test_a_partitioned_topic_whose_deletion_loses_the_majority_is_deleted_when_i
             view=world.view,
             config=world.config,
             at_owner=nothing,
-            topics=SimpleNamespace(policies=SimpleNamespace(forget=nothing), schemas=SimpleNamespace(delete=nothing)),
+            topics=SimpleNamespace(
+                policies=SimpleNamespace(forget=nothing),
+                schemas=SimpleNamespace(delete=nothing),
+                everywhere=None,  # no other region has it
+                tombstone_of=lambda name: "",
+            ),
             seen=nothing,
         )
+        request: Any = None  # nothing is asked in a caller's name
         with pytest.raises(MetadataUnavailable):
-            await topic_calls.delete_partitioned(admin, NAME)
+            await topic_calls.delete_partitioned(admin, request, NAME)
         await settle(20)
-        await topic_calls.delete_partitioned(admin, NAME)
+        await topic_calls.delete_partitioned(admin, request, NAME)
         await world.check_gone()
 
     run_alone(main())
