@@ -7,7 +7,7 @@ Is: a part of the composition: their making from a broker's objects. Isn't: a de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
@@ -120,11 +120,13 @@ class BrokerDeletions:
         parted = view.partitioned(found.topic) if found.whole else [found.topic]
         return max([0, *times, *(view.created_ms(name) for name in parted)])
 
-    async def purge(self, found: Tombstone) -> bool:
+    async def purge(self, found: Tombstone, stands: Callable[[], Awaitable[bool]]) -> bool:
         topics, left = self._broker.topics, self._left(found)
         names = await self._names(found)
         for name in names if left else await self._owned(names):
             if await topics.exists(name):
+                if left and not await stands():
+                    return False
                 await topics.purge(name, owned=not left)
         if names and await self._names(found):
             return False

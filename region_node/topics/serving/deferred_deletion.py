@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,8 +49,11 @@ class DeletionHost(Protocol):
         """When the newest thing was made that has the name here, by the wall clock; 0: there is none."""
         ...
 
-    async def purge(self, found: Tombstone) -> bool:
-        """Deletes what this broker owns of it, and says whether this region has nothing of it any more."""
+    async def purge(self, found: Tombstone, stands: Callable[[], Awaitable[bool]]) -> bool:
+        """Deletes what this broker owns of it, and says whether this region has nothing of it any more. stands: whether
+        the tombstone is what it was; asked again before each topic that no broker owns, as another may have purged it,
+        and somebody may have made it again.
+        """
         ...
 
     async def forget(self, found: Tombstone, version: int) -> None:
@@ -240,18 +243,26 @@ class Tombstones:
                 return
             if self._region not in found.purging:  # said first: whoever brings it back sees that, or this fails
                 await self._put(replace(found, purging=(*found.purging, self._region)), version)
-            elif await self._host.purge(found):
+            elif await self._stands(found, version) and await self._host.purge(
+                found, lambda: self._stands(found, version)
+            ):
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
         elif await self._deleted(found, waits) and not await self._asked(found, version):
-            truth = await self._store.get(tombstone(found.topic))
-            if truth is None or truth[1] != version:  # another was faster, and the name may be somebody's by now
+            if not await self._stands(found, version):
                 return
             await self._host.forget(found, version)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:
                 return
+
+    async def _stands(self, found: Tombstone, version: int) -> bool:
+        """Whether it is what it was when this sweep came to it; else another was faster, and the name may be somebody's
+        by now.
+        """
+        truth = await self._store.get(tombstone(found.topic))
+        return truth is not None and truth[1] == version
 
     async def _deleted(self, found: Tombstone, waits: set[str]) -> bool:
         """Whether no region has anything of it: each has purged it, or is deleted itself. A region that this

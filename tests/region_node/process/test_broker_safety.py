@@ -67,6 +67,10 @@ def test_a_namespace_of_which_nothing_is_left_was_never_made_again(
     assert asyncio.run(deletions(stored, parted).made_ms(found)) == newest
 
 
+async def stands() -> bool:
+    return True
+
+
 def owned_by(owner: object, record: object, *, served: bool = True) -> SimpleNamespace:
     return SimpleNamespace(owner=owner, record=record, bundles=lambda namespace: object() if served else None)
 
@@ -95,9 +99,9 @@ def test_schemas_go_once_the_region_has_nothing_else_of_it(topic: str) -> None:
     found = Tombstone(topic=topic, regions=("us",), since_ms=6, until_ms=8)
 
     async def test() -> None:
-        assert not await BrokerDeletions(broker).purge(found) and not gone, "another broker's are left"
+        assert not await BrokerDeletions(broker).purge(found, stands) and not gone, "another broker's are left"
         stored.clear()
-        assert await BrokerDeletions(broker).purge(found) and gone == [topic]
+        assert await BrokerDeletions(broker).purge(found, stands) and gone == [topic]
 
     asyncio.run(test())
 
@@ -128,8 +132,31 @@ def test_a_region_that_has_left_the_namespace_purges_its_copy_though_nobody_owns
     topics = topics_of(stored, exists=exists, purge=purge, schemas=forgotten)
     broker: Any = SimpleNamespace(topics=topics, ownership=owned_by(owner, object(), served=False))
     found = Tombstone(topic=topic, regions=("us",), since_ms=6, until_ms=8)
-    assert asyncio.run(BrokerDeletions(broker).purge(found))
+    assert asyncio.run(BrokerDeletions(broker).purge(found, stands))
     assert not stored and schemas
+
+
+def test_what_nobody_owns_is_left_once_its_deletion_has_ended() -> None:
+    """Another broker was faster, and the namespace, which has the region again, is somebody else's."""
+    stored = ["persistent://t/n/x", "persistent://t/n/y", "persistent://t/n/z"]
+
+    async def names(namespace: str) -> list[str]:
+        return list(stored)
+
+    async def exists(name: str) -> bool:
+        return name in stored
+
+    async def purge(name: str, *, owned: bool) -> None:
+        stored.remove(name)
+
+    async def ends() -> bool:
+        return len(stored) > 2
+
+    topics = SimpleNamespace(stored=names, exists=exists, purge=purge)
+    broker: Any = SimpleNamespace(topics=topics, ownership=owned_by(None, object(), served=False))
+    found = Tombstone(topic="t/n", regions=("us",), since_ms=6, until_ms=8)
+    assert not asyncio.run(BrokerDeletions(broker).purge(found, ends))
+    assert stored == ["persistent://t/n/y", "persistent://t/n/z"]
 
 
 class Slow(EmbeddedStore):

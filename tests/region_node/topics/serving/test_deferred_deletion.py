@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -93,7 +93,7 @@ class Copy:
     async def made_ms(self, found: Tombstone) -> int:
         return self._world.made_ms[self._region] if self._region in self._world.copies else 0
 
-    async def purge(self, found: Tombstone) -> bool:
+    async def purge(self, found: Tombstone, stands: Callable[[], Awaitable[bool]]) -> bool:
         world = self._world
         await asyncio.sleep(world.rng.uniform(0, 2))
         if world.rng.random() < 0.3:
@@ -358,6 +358,21 @@ def test_one_that_is_made_while_its_topic_could_not_be_unloaded_is_unloaded_late
         await asyncio.sleep(60)
         assert world.unloaded == {TOPIC: 1}
         await part.stop()
+
+    run_alone(main())
+
+
+def test_nothing_is_purged_by_a_tombstone_that_is_gone_and_was_not_heard_to_be() -> None:
+    async def main() -> None:
+        for stands in (True, False):
+            world = World(random.Random(2))
+            stone = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=0, until_ms=0, purging=REGIONS, sure=True)
+            version = await world.store.put(tombstone(TOPIC), stone.encode())
+            part = Tombstones(world.store, Copy(world, "us"), region="us", clock=CautiousClock(Clock()))
+            if not stands:  # all have purged, its end was not told here yet, and us has the name again
+                await world.store.delete(tombstone(TOPIC))
+            await part.settle(stone, version, set())
+            assert ("us" in world.copies) != stands
 
     run_alone(main())
 
