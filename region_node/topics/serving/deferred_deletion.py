@@ -9,7 +9,8 @@ passed since; so one wrong clock ends nothing. While a tombstone stands, neither
 brings the topic back; it goes only once every region has purged its copy, or is none any more, so that a region that
 was cut off cannot bring it back; taken away before that, the topic is as it was, with its data and its subscriptions,
 in every region that has not purged. What was made behind a deletion is not what was deleted: a tombstone that finds
-such a thing under its name (the configuration went back to an older state), or that comes out of a restore, asks first,
+such a thing under its name (the configuration went back to an older state, or a region that had not heard made it), or
+that comes out of a restore, asks first,
 and does nothing in any region until it is answered.
 """
 
