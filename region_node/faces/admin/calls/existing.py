@@ -79,6 +79,13 @@ def goes_everywhere(admin: Admin, name: TopicName) -> bool:
     return admin.topics.everywhere is not None and admin.topics.everywhere.holds(name)
 
 
+def asked_by_broker(request: web.Request) -> bool:
+    """Whether another broker of the region asks, of what it owns itself no part: clients are sent to the owner, and
+    ask there in their own name. Where nobody is asked who they are, nobody is known to be a broker.
+    """
+    return getattr(request.get("principal"), "internal", False)
+
+
 async def existing_topic(admin: Admin, name: TopicName) -> TopicName:
     """Raises NotFound where there is no such topic in this region, plain or partitioned."""
     admin.policies(name.namespace)

@@ -25,6 +25,7 @@ from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Namespace, TopicOfNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
+    asked_by_broker,
     at_owners,
     check_name_free,
     check_not_deleted,
@@ -94,8 +95,10 @@ async def delete(
     admin: Admin, request: web.Request, name: TopicName, *, force: bool = False, onlyHere: bool = False
 ) -> None:
     """In every region, where others may have it (`region_node.topics.serving.deletion_everywhere`). onlyHere: at once,
-    and in this region alone, wherever it is too: its grants are the others' as well, and stay.
+    and in this region alone, wherever it is too: its grants are the others' as well, and stay. So does another broker
+    mean it, also one of an earlier version, which does not say it.
     """
+    onlyHere = onlyHere or asked_by_broker(request)
     text, several = await admin.here(name), goes_everywhere(admin, name)
     if admin.view.partitions(text) and not (onlyHere and await admin.topics.exists(text)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")

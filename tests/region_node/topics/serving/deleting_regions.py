@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,11 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.process.broker_safety import BrokerDeletions
+from region_node.security.authentication.authentication_service import Authentication
+from region_node.security.authentication.internal_tokens import InternalTokens, RegionSecrets
 from region_node.security.authorization import deleted_topic_grants
+from region_node.security.authorization.security_service import open_security
+from region_node.security.settings import SecuritySettings
 from region_node.topics.producers import Producer
 from region_node.topics.serving.deferred_deletion import Tombstones, TombstoneSettings
 from region_node.topics.serving.deletion_everywhere import DeletionEverywhere
@@ -64,6 +69,10 @@ class Region:
         leases: Any = SimpleNamespace(store=self.store, gate=lambda namespace: None)
         links: Any = SimpleNamespace(each=list)
         nothing: Any = None
+        rng = random.Random(1)
+        self._secrets = RegionSecrets(EmbeddedStore(), rng, face.clock)
+        self._brokers = InternalTokens(self._secrets, name, "another", face.clock)
+        authentication = Authentication(SecuritySettings(anonymous_role="tester"), {}, self._brokers)
         self.server = AdminServer(
             Admin(
                 region=name,
@@ -79,6 +88,7 @@ class Region:
                 config_status=nothing,
                 tombstones=self.tombstones,
                 leases=leases,
+                security=replace(open_security(), authentication=authentication),
             )
         )
 
@@ -99,6 +109,7 @@ class Region:
         )
 
     async def start(self) -> None:
+        await self._secrets.start()
         await self.face.view.ready()
         await self.face.leading.start()
         await self.face.broker.positions.start()
@@ -119,10 +130,12 @@ class Region:
 
     # -- what clients do ----------------------------------------------------------------------------------------------
 
-    async def rest(self, method: str, path: str, given: Any = None) -> tuple[int, Any]:
-        """(status, the answer's JSON)."""
+    async def rest(self, method: str, path: str, given: Any = None, *, by_broker: bool = False) -> tuple[int, Any]:
+        """(status, the answer's JSON). by_broker: another one of the region asks."""
         body = b"" if given is None else json.dumps(given).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        if by_broker:
+            head += f"\r\nAuthorization: {self._brokers.header()}"
         peer = Peer(self._connections(), "10.0.0.1")
         peer.protocol.data_received(f"{head}\r\n\r\n".encode() + body)
         for _ in range(_TURNS_MAX):

@@ -462,6 +462,19 @@ def test_what_one_region_deletes_of_a_topic_takes_nothing_that_is_every_region_s
     with_regions(test)
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_what_a_broker_of_an_earlier_version_asks_another_for_is_meant_of_this_region(partitions: int) -> None:
+    """It deletes the partitions one by one, or the topics of a namespace, and does not say so."""
+
+    async def test(us: Region, eu: Region) -> None:
+        parts = await filled(us, eu, partitions)
+        for part in parts:
+            assert await us.rest("DELETE", f"{topic_path(part)}?force=true", by_broker=True) == (204, None)
+        assert not await us.stored() and await eu.listed() == parts and not us.tombstones.known
+
+    with_regions(test)
+
+
 async def of_all_regions(region: Region) -> tuple[Any, ...]:
     """What the configuration has of the topic: its partitions, grants, and policies."""
     view = region.face.view
