@@ -122,6 +122,17 @@ class Tombstones:
                     return found[0]
         return None
 
+    def longest_s(self, namespace: str) -> float:
+        """How long something that was deleted in the namespace can still be brought back, or the namespace itself where
+        its tombstone asks; 0: nothing was deleted.
+        """
+        within, now = f"persistent://{namespace}/", self._clock.latest_ms()
+        known = (found for found, _ in self.known.values())
+        inner = (
+            found for found in known if found.topic.startswith(within) or (found.topic == namespace and found.asks)
+        )
+        return max([0.0, *((found.until_ms - now) / 1000 for found in inner)])
+
     async def bury(
         self, name: str, regions: Sequence[str], *, grace_s: float, by: str = "", partitions: int = 0
     ) -> Tombstone:

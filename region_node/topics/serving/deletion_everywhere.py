@@ -75,11 +75,15 @@ class DeletionEverywhere:
         )
 
     async def namespace(self, namespace: str, *, by: str, grace_s: float | None = None) -> Tombstone:
-        """Deletes every topic in it, its policies, and its name. Raises as `Tombstones.bury`, NotFound."""
+        """Deletes every topic in it, its policies, and its name. grace_s: None: as it says itself, and what was deleted
+        in it before can be brought back as long as it could. Raises as `Tombstones.bury`, NotFound.
+        """
+        if grace_s is None:
+            grace_s = max(self.grace_s(namespace), self._tombstones.longest_s(namespace))
         return await self._tombstones.bury(
             namespace,
             where_copies_may_be(self._view, namespace),
-            grace_s=self.grace_s(namespace) if grace_s is None else grace_s,
+            grace_s=grace_s,
             by=by,
         )
 

@@ -98,8 +98,13 @@ async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespac
 
 async def bring_back(admin: Admin, request: web.Request, name: TopicName) -> None:
     """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge, unless the
-    tombstone asks: then what is there stays, as nothing was hidden.
+    tombstone asks: then what is there stays, as nothing was hidden; and while its namespace is deleted, with which it
+    would go.
     """
+    if (whole := await leases_of(admin).store.get(tombstone(name.namespace))) is not None:
+        outer = Tombstone.decode(whole[0])
+        if not outer.asks:
+            raise NotAllowed(f"{name} goes with its namespace: {outer.reason}")
     await _bring_back(admin, request, str(name))
 
 

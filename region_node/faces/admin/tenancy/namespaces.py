@@ -16,7 +16,6 @@ from aiohttp import web
 from heliograph.model.admin_paths import NAMESPACE, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
-from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import (
     AlreadyExists,
     HeliographError,
@@ -93,21 +92,13 @@ async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespac
         await check_empty_elsewhere(admin, request, namespace)
         await check_empty(admin, namespace)  # the others may have taken seconds
     if is_everywhere(admin, namespace) and (force or buried_in(admin, namespace)):
-        admin.changed(request, None, await _bury(admin, request, namespace))
+        admin.changed(request, None, await deletion_of(admin).namespace(namespace, by=role_of(request)))
         return
     check_nothing_buried(admin, namespace)
     before = await get(admin, namespace)
     await delete_whole(admin, namespace, await admin.topics.topics(namespace) if force else [])
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
-
-
-async def _bury(admin: Admin, request: web.Request, namespace: str) -> Tombstone:
-    """What was deleted in it before can be brought back as long as it could."""
-    deletion, now = deletion_of(admin), admin.clock.wall_ms()
-    left_s = [(found.until_ms - now) / 1000 for found in buried_in(admin, namespace)]
-    grace_s = max([deletion.grace_s(namespace), *left_s])
-    return await deletion.namespace(namespace, by=role_of(request), grace_s=grace_s)
 
 
 async def check_empty(admin: Admin, namespace: str) -> None:
