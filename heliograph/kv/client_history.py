@@ -3,9 +3,10 @@
 Is: the judgement, by what the watch of the history tells, whether the group is another one than before, as it is where
 its disks were put back to older copies. Isn't: a connection, or the other watches, which are asked for once this one
 was told (`heliograph.kv.metadata_client`).
-Invariants: nothing counts as heard on a connection before the history is told there: what comes behind that is of that
-history, for a node tells in the order in which it applies. A lease of before is lost, also where the number is another
-client's by now.
+Invariants: nothing counts as heard on a connection before the history is told there: what comes there is of that
+history, for a node tells in the order in which it applies. An answer counts for nothing: a node that is behind passes
+it on before it has applied what the leader of the command began with. A lease of before is lost, also where the number
+is another client's by now.
 Bounds: LEASES_MAX leases are remembered; of more the oldest are not judged.
 """
 
@@ -32,6 +33,8 @@ class ClientHistory:
         self.wanted = self.listed = False
         self.index = -1
         """The highest of a command that was heard of."""
+        self._early = -1
+        """The same of the present connection, before the history was told there."""
         self._stamp = 0
         """The newest leadership that was told; 0: none, and nothing can be judged."""
         self._on_another: Callable[[], None] = lambda: None
@@ -48,22 +51,25 @@ class ClientHistory:
         return not before
 
     def disconnected(self) -> None:
-        self.listed = False
+        self.listed, self._early = False, -1
 
     def heard(self, index: int) -> None:
-        """A command at that index was heard of."""
+        """A node said that it has applied the command at that index: by a listing, an event, or a heartbeat."""
         if self.listed:
             self.index = max(self.index, index)
+        else:
+            self._early = max(self._early, index)
 
     def on_listing(self, found: list[tuple[str, int, bytes | None]]) -> bool:
         """The row as a connection tells it first: whether it is of another history than what was heard until now, of
         which nothing was heard then.
         """
         rows = [row for row in found if row[0] == HISTORY]
-        self.listed = True
-        if rows and rows[0][2] is None:  # of an earlier version, which says so that it is the one of before
-            return False
-        return self._told(*(rows[0][1:] if rows else (-1, None)))
+        self.listed, another = True, False
+        if not rows or rows[0][2] is not None:  # else of an earlier version, which says so that it is the one of before
+            another = self._told(*(rows[0][1:] if rows else (-1, None)))
+        self.heard(self._early)
+        return another
 
     def on_event(self, found: list[tuple[str, int, bytes | None]]) -> bool:
         """A change of it; the same."""
@@ -75,6 +81,7 @@ class ClientHistory:
     def on_refused(self) -> None:
         """A node of an earlier version: it says nothing of it."""
         self._stamp, self.listed = 0, True
+        self.heard(self._early)
 
     def _told(self, version: int, value: bytes | None) -> bool:
         history = TableHistory() if value is None else readable(TableHistory.decode, HISTORY, value)
@@ -92,7 +99,6 @@ class ClientHistory:
 
     def granted(self, lease: int) -> bool:
         """False: somebody here had the number in another history, and may still use it: it is to be given back."""
-        self.heard(lease)
         if lease in self._lost:
             return False
         _keep(self._leases, lease)

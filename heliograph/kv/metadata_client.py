@@ -170,7 +170,6 @@ class MetaClient:
             if isinstance(op, Put) and op.lease:
                 self.history.check(op.lease)
         version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key, large=_are_large(ops)))[0]
-        self.history.heard(version)
         return version
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:

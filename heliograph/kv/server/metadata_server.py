@@ -8,6 +8,7 @@ a watch gets its listing first, then each change once, in order, with nothing le
 further than this node waits for it; or is listed anew where the whole group is behind that, as after its disks were put
 back to older copies: known by the index of a command that changes nothing.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
+Who watches the history is told how far this node is before each listing, and each answer of a command: neither says it.
 An answer is read from the table once those before it are on their way: who asks for more than it reads waits, and is
 not closed for that. Nor is more asked of the leader for one connection than half of what it may leave unread. Renewals
 and heartbeats wait for no answer.
@@ -138,14 +139,18 @@ class MetaServer:
         if self._server is not None:
             await self._server.wait_closed()
 
+    def beat(self) -> bytes:
+        """The frame that says how far this node has come."""
+        machine = self.service.machine
+        return frame(Frame.HEARTBEAT, 0, body(self.service.hears_leader(), machine.index, machine.last_command))
+
     def _beat(self) -> None:
         self._heartbeat = asyncio.get_running_loop().call_later(self.settings.heartbeat_s, self._beat)
-        machine = self.service.machine
-        beat = frame(Frame.HEARTBEAT, 0, body(self.service.hears_leader(), machine.index, machine.last_command))
+        beat = self.beat()
         for connection in list(self.connections):
             if connection.greeted:
                 connection.write(beat)
-        self._serve_early(machine.index)  # it may have learnt
+        self._serve_early(self.service.machine.index)  # it may have learnt
         if self._early and not self._asking:
             self._asking = True
             self.service.spawn(self._ask_how_far(dict(self._early)))
@@ -185,6 +190,7 @@ class MetaServer:
     def _list(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
         """A short listing at once; a long one goes on in a task, no faster than it is read."""
         listing = _Listing(self.service.machine.image_under(prefix), since)
+        connection.tell_how_far()  # what was deleted is in no row
         try:
             for _ in range(self.settings.pieces_at_once):
                 if listing.send_piece(connection, watch):
@@ -358,6 +364,11 @@ class _Connection(asyncio.Protocol):
         if transport.get_write_buffer_size() > self._server.settings.buffer_bytes_max:
             transport.abort()
 
+    def tell_how_far(self) -> None:
+        """To who judges by it what is there later (`heliograph.kv.client_history`)."""
+        if HISTORY in self._watches.values():
+            self.write(self._server.beat())
+
     def data_received(self, data: bytes) -> None:
         self._cutter.feed(data)
         self._go_on()
@@ -471,6 +482,8 @@ class _Connection(asyncio.Protocol):
         try:
             answer = await self._server.service.handle(kind, payload, partial(self._paced, request))
             self._answered_bytes += len(answer)
+            if kind == Frame.COMMAND:
+                self.tell_how_far()
             self.write(frame(Frame.ANSWER, request, answer))
         except PeerError:
             self.close()

@@ -5,8 +5,8 @@ the leader where a forwarder is given. Isn't: sockets (heliograph.kv.server.meta
 (heliograph.raft.member.raft_node).
 Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer
 comes within the bounded time; a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a
-passed-on write is answered after this node applied it too; what a leader begins with is applied before any client's
-command of its leadership.
+passed-on write is answered after this node applied it too, or its time is over; what a leader begins with is applied
+before any client's command of its leadership.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ def simulate(
     machine: MachineSettings | None = None,
     server: ServerSettings | None = None,
     stamps: bool = False,
+    limit_s: float = 300,
 ) -> None:
     with Simulation(seed) as sim:
 
@@ -107,7 +108,7 @@ def simulate(
             await asyncio.sleep(0.1)
             await main(sim, group)
 
-        sim.run(run(), limit_s=300)
+        sim.run(run(), limit_s=limit_s)
 
 
 class Mirror:

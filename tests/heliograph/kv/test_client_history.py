@@ -72,6 +72,71 @@ def test_a_watch_that_was_cut_off_until_the_group_has_passed_it_reads_anew() -> 
     simulate(main, stamps=True)
 
 
+def test_a_write_that_was_answered_is_heard_of_at_once() -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        client = group.client("c")
+        found = _found(client)
+        await client.grant(60_000)
+        kept = group.replica().machine.index
+        await client.put("/lost", b"")
+        _put_back(sim, group, kept)
+        await client.put("/after", b"")
+        await asyncio.sleep(10)
+        assert found == ["another"]
+
+    simulate(main, stamps=True)
+
+
+def test_a_deletion_that_was_listed_is_heard_of_at_once() -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        client, other = group.client("c"), group.client("d")
+        found, gone = _found(client), asyncio.Event()
+        client.watch("/k/", lambda key, value, version: gone.set() if value is None else None)
+        await other.put("/k/1", b"")
+        await client.synced("/k/")
+        kept = group.replica().machine.index
+        sim.network.cut("c", "m0")
+        await other.delete("/k/1")
+        await asyncio.sleep(8)
+        sim.network.heal("c", "m0")
+        await gone.wait()
+        _put_back(sim, group, kept)
+        await other.put("/after", b"")
+        await asyncio.sleep(10)
+        assert found == ["another"]
+
+    simulate(main, stamps=True)
+
+
+@pytest.mark.parametrize("late", ["applies late", "takes a snapshot"])
+def test_an_answer_of_a_node_that_is_behind_is_not_heard_of(late: str) -> None:
+    """What its new leader began with is told once it is applied, and is behind what was answered."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        group.pass_on("m1")
+        sim.network.cut("c", "m0")
+        client, other = group.client("c"), group.client("d")
+        found = _found(client)
+        await client.grant(60_000)
+        await client.put("/before", b"")
+        follower = group.replica("m1")
+        follower.lag = True
+        group.elect("m0")
+        await other.put("/beside", b"")
+        answered = await client.put("/passed-on", b"")
+        lease = await client.grant(60_000)
+        assert follower.machine.index < answered
+        if late == "takes a snapshot":
+            sim.machine("m1").run(follower.machine.restore, group.replica("m0").machine.snapshot())
+        follower.lag = False
+        sim.machine("m1").run(follower.catch_up)
+        await asyncio.sleep(10)
+        assert found == []
+        await client.renew(lease)
+
+    simulate(main, ("m0", "m1"), stamps=True)
+
+
 def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client, other = group.client("c"), group.client("d")
