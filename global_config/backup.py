@@ -40,6 +40,8 @@ DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, keys.OPERATIONS, keys.AUTOMAT
 """Begin the keys of which an older state is not obeyed as it stands."""
 WHY = "the configuration was restored from a backup"
 _RESTORED_DIGITS_MAX = 16
+RESTORED_AHEAD_MS = 24 * 3600 * 1000
+"""What stands at `keys.RESTORED` further ahead of the clock is not believed, and not written."""
 
 
 def restored_ms(value: bytes) -> int:

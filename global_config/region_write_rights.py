@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from global_config import keys
-from global_config.backup import restored_ms
+from global_config.backup import RESTORED_AHEAD_MS, restored_ms
 from global_config.deferred_edits import CONFLICTS, MERGED
 from global_config.revocation_list import KEPT_MS
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, ops_of, unpack
@@ -202,6 +202,10 @@ class WriteRights:
             old = 0 if found is None else readable(restored_ms, op.key, found[0]) or 0
         except CorruptData as error:
             raise _refused(writers, op.key, str(error)) from error
+        most = self._wall_ms() + RESTORED_AHEAD_MS
+        if new > most:
+            raise _refused(writers, op.key, "it is more than a day ahead of the clock: no later time could follow it")
+        old = old if old <= most else 0
         if isinstance(op, Delete) or op.lease or op.expected is None or new <= old:
             raise _refused(writers, op.key, "it stays, names the version that it changes, and never goes back")
 

@@ -314,13 +314,16 @@ def test_when_the_configuration_was_restored_never_goes_back_and_a_forced_quorum
     table.ask("us", Put(keys.RESTORED, b"1000", ABSENT))
     table.apply([Put(keys.RESTORED, b"1000")])
     table.ask("eu", Put(keys.RESTORED, b"1001", 4))
-    for value in (b"1000", b"999", b"x", b"", b"-1", b"1001 ", b"9" * 17):
+    for value in (b"1000", b"999", b"x", b"", b"-1", b"1001 ", b"9" * 17, b"9" * 16, b"87400001"):
         table.refuses("eu", Put(keys.RESTORED, value, 4))
     table.refuses("eu", Put(keys.RESTORED, b"1001"))
     table.refuses("eu", Put(keys.RESTORED, b"1001", 4, lease=1))
     table.refuses("eu", Delete(keys.RESTORED))
     table.apply([Put(keys.RESTORED, b"of a tool")])
     table.ask("eu", Put(keys.RESTORED, b"5", 5))
+    table.ask("eu", Put(keys.RESTORED, b"87400000", 5))
+    table.apply([Put(keys.RESTORED, b"9" * 16)])
+    table.ask("eu", Put(keys.RESTORED, b"1000000", 6))
     for key in (keys.FORCED, keys.FORCING):
         table.refuses("us", Put(key, b"{}"))
         table.refuses("us", Delete(key))

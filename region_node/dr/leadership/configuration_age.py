@@ -6,7 +6,7 @@ that finds an older one. Isn't: a copy of one voter's disk, which the others kno
 restore from a backup, which says so itself (`global_config.backup`).
 Invariants: whoever finds that the configuration went back has everything ask that a restored backup lets ask, and says
 so last (`keys.RESTORED`): so others do not do it again, and one that was interrupted is gone on with by the next.
-What either number says is skipped where it cannot be read, as of a later version: the mark alone decides then.
+What either number says is skipped where it cannot be read, or is more than a day ahead of the clock: the mark alone decides then.
 Not seen is what was put back to a state behind the last mark, and whatever every region has lost together with its
 metadata.
 Source: docs/protocols/leadership.md, docs/decisions/0240.
@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 
 from global_config import keys as config_keys
-from global_config.backup import DOUBTED, restored_ms, restored_value
+from global_config.backup import DOUBTED, RESTORED_AHEAD_MS, restored_ms, restored_value
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under
 from heliograph.kv.unreadable_records import readable
@@ -63,7 +63,9 @@ class ConfigurationAge:
             seen, known = (0, 0) if kept is None else readable(_numbers, keys.CONFIGURATION_SEEN, kept[0]) or (0, 0)
             found = await self._config.get(config_keys.RESTORED)
             restored = 0 if found is None else readable(restored_ms, config_keys.RESTORED, found[0])
-            if restored is None:  # the mark says whether it went back
+            most = self._wall_ms() + RESTORED_AHEAD_MS
+            known = known if known <= most else 0
+            if restored is None or restored > most:  # the mark says whether it went back
                 restored = known
             try:
                 if (new := await self._marked(seen, known, restored, anew)) is None:
