@@ -6,7 +6,8 @@ that finds an older one. Isn't: a copy of one voter's disk, which the others kno
 restore from a backup, which says so itself (`global_config.backup`).
 Invariants: whoever finds that the configuration went back has everything ask that a restored backup lets ask, and says
 so last (`keys.RESTORED`): so others do not do it again, and one that was interrupted is gone on with by the next.
-What either number says is skipped where it cannot be read, or is more than a day ahead of the clock: the mark alone decides then.
+What either number says is skipped where it cannot be read, or is more than a day ahead of the clock: the mark
+alone decides then.
 Not seen is what was put back to a state behind the last mark, and whatever every region has lost together with its
 metadata.
 Source: docs/protocols/leadership.md, docs/decisions/0240.

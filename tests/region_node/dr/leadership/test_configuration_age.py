@@ -146,7 +146,9 @@ async def led(world: World, *regions: str) -> None:
 
 @pytest.mark.parametrize("value", (b"next year", b"", b"-5", b"9" * 40, b'{"format": 9}', b"9" * 16))
 def test_what_was_restored_when_cannot_be_read_stops_nobody_and_the_mark_still_decides(value: bytes) -> None:
-    """As of a later version, or far ahead of every clock. A lease is renewed, and taken anew, beside it; one that went back asks all the same."""
+    """As of a later version, or far ahead of every clock. A lease is renewed, and taken anew, beside it; one that
+    went back asks all the same.
+    """
 
     async def main(world: World) -> None:
         await led(world)
