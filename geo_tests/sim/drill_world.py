@@ -24,6 +24,7 @@ from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
+from heliograph.model.configuration.drill_shadows import mark
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
 from region_node.dr.drill_settings import DrillSettings
@@ -37,7 +38,7 @@ from region_node.dr.rehearsal.drill_clients import DrillClients
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.faces.admin.dr.disaster_recovery import counts_here
-from region_node.faces.admin.dr.drills import RegionShadows, audits, drop, fill, latencies, mark, probe
+from region_node.faces.admin.dr.drills import RegionShadows, audits, drop, fill, latencies, probe
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from heliograph.model.configuration.drill_shadows import is_marked
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.runtime.topic_ports import ViewPort
@@ -86,15 +87,18 @@ class Creation:
         where the name is that of what was deleted and is not gone yet. partitions: a partitioned topic gets so many
         more; 0: one topic is made.
 
-        Partitions count from when they are declared on, but for one that is made now: it is one of those.
+        Partitions count from when they are declared on, but for one that is made now: it is one of those. The shadow
+        of a drill is nobody's: its topics, which the drill bounds, count in no tenant's quota and are refused by none.
         """
         if taken := self._taken(name):
             raise AlreadyExists(taken)
         quota = self._view.tenant_quota(name.tenant)
-        of_tenant = 0 if quota is None else quota.max_topics
+        of_tenant = 0 if quota is None or self._is_shadow(name.namespace) else quota.max_topics
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
         member = 0 <= name.partition < self._view.partitions(str(name.partitioned))
-        together = self._view.namespaces(name.tenant) if of_tenant else ()
+        together = (
+            [each for each in self._view.namespaces(name.tenant) if not self._is_shadow(each)] if of_tenant else ()
+        )
         stored = dict[str, int]()
         if (
             (of_tenant or most)
@@ -132,6 +136,9 @@ class Creation:
             yield
         finally:
             self._coming.remove(coming)
+
+    def _is_shadow(self, namespace: str) -> bool:
+        return is_marked(namespace, self._view.namespace(namespace))
 
     def _declared(self, namespace: str, beside: TopicName) -> int:
         """Partitions that were declared in a namespace, and those of other topics that are being declared here."""

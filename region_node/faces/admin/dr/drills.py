@@ -9,7 +9,6 @@ dropped here.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from heliograph.client.pulsar_connection import Address
 from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.drill_shadows import is_marked, mark
 from heliograph.model.errors import (
     AlreadyExists,
     HeliographError,
@@ -41,8 +41,6 @@ from storage.managed_ledger.append_counts import FINE_S, OTHERS
 Ask = Callable[[str, str, str, Any], Awaitable[Any]]
 """(region, method, path, body) -> its JSON."""
 
-_SHADOW = re.compile(r".+-drill-\d+")
-_MARK = "heliograph.shadow-of-a-drill"
 _PROBE = "first"
 _PROBE_S = 8.0
 _SIDE_BY_SIDE = 8
@@ -390,19 +388,12 @@ async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
     return {"left": 0}
 
 
-def mark(shadow: str) -> dict[str, str]:
-    """The properties that a shadow is made with."""
-    return {_MARK: shadow}
-
-
 def is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
     """Whether a drill has made the namespace. target: one to that region."""
-    if not _SHADOW.fullmatch(namespace):
-        return False
     found = admin.view.namespace(namespace)
     return (
         found is not None
-        and found.policies.get("properties") == mark(namespace)
+        and is_marked(namespace, found)
         and (not target or found.policies.get("replication") == [target])
     )
 

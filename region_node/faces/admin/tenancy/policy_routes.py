@@ -17,6 +17,7 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import NAMESPACE, TOPIC
 from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.configuration.drill_shadows import MARK
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, Check, quota, schema_of, text
 from heliograph.model.configuration.replication_routes import check_members
@@ -166,6 +167,8 @@ def check_value(
             )
     if policy.name == "replicationTopology":
         check_members(checked, regions)
+    if policy.name == "properties" and MARK in checked:
+        raise NotAllowed(f"the property {MARK} is that of drills, which make their shadows with it: take another name")
     if policy.name == "entryFilters":
         admin.topics.filters.check(checked["entryFilterNames"])
 
@@ -286,6 +289,7 @@ def _keyed(
 
     async def set_(admin: Admin, request: web.Request) -> None:
         chosen, value = request.match_info[key], read(request.match_info.get("value") or await body(request))
+        check_value(admin, request, BY_NAME[name], {chosen: value})
         await level.write(admin, request, setting_item(name, chosen, value))
 
     async def unset(admin: Admin, request: web.Request) -> Any:

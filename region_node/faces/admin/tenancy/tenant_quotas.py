@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantQuota
+from heliograph.model.configuration.drill_shadows import is_marked
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
@@ -74,8 +75,9 @@ async def delete(admin: Admin, request: web.Request, tenant: ExistingTenant) -> 
 
 
 def check_namespaces(admin: Admin, tenant: str) -> None:
-    """Raises NotAllowed: it has as many as it may."""
-    quota, count = admin.view.tenant_quota(tenant), len(admin.view.namespaces(tenant))
+    """Raises NotAllowed: it has as many as it may, without shadows of drills."""
+    quota = admin.view.tenant_quota(tenant)
+    count = sum(not is_marked(name, admin.view.namespace(name)) for name in admin.view.namespaces(tenant))
     if quota is not None and quota.max_namespaces and count >= quota.max_namespaces:
         raise NotAllowed(
             f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an "

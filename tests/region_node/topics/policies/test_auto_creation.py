@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
+from heliograph.model.configuration.drill_shadows import mark
 from heliograph.model.topic_names import TopicName
 from region_node.topics.policies.auto_creation import PARTITIONS_OF_NAMESPACE_MAX, TooManyTopics
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
@@ -118,5 +119,23 @@ def test_who_declares_partitions_at_once_finds_the_room_that_others_have_taken(o
         assert [type(each) for each in found] == [type(None), type(None), TooManyTopics, TooManyTopics]
         await creation.check_room(NAME, 2)
         assert not creation._coming
+
+    with_broker(test)
+
+
+def test_the_shadow_of_a_drill_takes_no_room_of_its_tenant_and_is_refused_by_no_quota() -> None:
+    async def test(broker: Broker) -> None:
+        room, shadow = broker.topics.creation.check_room, "public/default-drill-7"
+        broker.view.set(shadow, NamespacePolicies(regions=("us",), policies={"properties": mark(shadow)}))
+        broker.view.set("public/default-drill-8", NamespacePolicies(regions=("us",)))
+        for number in range(4):
+            await broker.topics.get(f"persistent://{shadow}/of-0-{number}", create=True)
+        broker.view.quotas["public"] = TenantQuota(max_topics=2)
+        await room(PARTED, 2)
+        await room(TopicName.parse(f"persistent://{shadow}/of-3-0"), 3)
+        for named_alone in (NAME, TopicName.parse("persistent://public/default-drill-8/x")):
+            await room(named_alone, 2)
+            with pytest.raises(TooManyTopics):
+                await room(named_alone, 3)
 
     with_broker(test)

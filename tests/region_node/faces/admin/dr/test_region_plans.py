@@ -14,6 +14,7 @@ from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.drill_shadows import mark
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -23,7 +24,6 @@ from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import Operation, operation_key
 from region_node.faces.admin.calls.call_parameters import taken_by
 from region_node.faces.admin.dr import region_plans
-from region_node.faces.admin.dr.drills import mark
 from tests.region_node.dr.operations.world import lack, link
 
 REGIONS = ("us", "eu", "ap")

@@ -12,10 +12,14 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from global_config import keys
-from heliograph.model.configuration.configuration_records import TenantInfo, TenantQuota
-from heliograph.model.errors import NotFound
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TenantQuota
+from heliograph.model.configuration.drill_shadows import MARK, mark
+from heliograph.model.configuration.policy_table import BY_NAME
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess
 from region_node.faces.admin.tenancy import tenant_quotas
+from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.tenant_quotas import Bounds
 from tests.region_node.faces.admin.old_view import OldView
 from tests.region_node.live import FOR_EVER, TOPICS, provisioned, until
@@ -80,6 +84,27 @@ def test_bounds_are_changed_over_what_is_stored_whatever_this_broker_knows_yet()
         await old.config.delete_tenant("t")
         with pytest.raises(NotFound, match="tenant 't'"):  # else the next one of that name had it
             await tenant_quotas.put(old.admin, asked, "t", Bounds(max_topics=3))
+
+    run_alone(main())
+
+
+def test_the_shadow_of_a_drill_is_no_namespace_of_the_quota_and_nobody_else_makes_one() -> None:
+    async def main() -> None:
+        old = await OldView().start()
+        await old.config.create_tenant("t", TenantInfo(allowed_regions=("us",)))
+        await old.config.change_tenant_quota("t", lambda _: TenantQuota(max_namespaces=2))
+        await old.config.create_namespace("t/n", NamespacePolicies(regions=("us",)))
+        shadow = NamespacePolicies(regions=("us",), policies={"properties": mark("t/n-drill-1")})
+        await old.config.create_namespace("t/n-drill-1", shadow)
+        await old.look()
+        tenant_quotas.check_namespaces(old.admin, "t")
+        await old.config.create_namespace("t/n-drill-2", shadow)
+        await old.look()
+        with pytest.raises(NotAllowed, match="has 2 namespaces"):
+            tenant_quotas.check_namespaces(old.admin, "t")
+        with pytest.raises(NotAllowed, match="take another name"):
+            check_value(old.admin, {PRINCIPAL: None}, BY_NAME["properties"], {"a": "b", MARK: "t/n-drill-2"})  # type: ignore[arg-type]
+        check_value(old.admin, {PRINCIPAL: None}, BY_NAME["properties"], {"a": "b"})  # type: ignore[arg-type]
 
     run_alone(main())
 
