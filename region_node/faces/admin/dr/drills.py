@@ -353,8 +353,9 @@ def _another_first(admin: Admin) -> BrokerRecord | None:
 
 
 async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
-    """Deletes some topics of a shadow here; once none is left the region leaves it, and the last one deletes it.
-    `left`: how many there are still, or 1 where the other region is to be done first: its links make them again.
+    """Deletes some topics of a shadow here; once none is left the region leaves it, and the last one deletes what is
+    declared of it, some at a time, too, and then the namespace. `left`: how many there are still, or 1 where the other
+    region is to be done first: its links make them again.
     """
     _check_shadow(admin, namespace)
     if admin.drill_clients is not None:
@@ -381,11 +382,31 @@ async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
         if linked and found.regions != (admin.region,):
             return {"left": 1}
         if found.regions == (admin.region,):
+            if left := await _undeclare(admin, namespace):
+                return {"left": left}
             await admin.config.delete_namespace(namespace)
     except NotFound:
         pass  # as above
     await admin.seen(lambda: (now := admin.view.namespace(namespace)) is None or admin.region not in now.regions)
     return {"left": 0}
+
+
+async def _undeclare(admin: Admin, namespace: str) -> int:
+    """Deletes some of the partitioned topics of a shadow that has no data any more: each is told to all brokers, which
+    forget what they keep of it, and a transaction holds only so many. Returns how many are left.
+    """
+    declared = admin.view.partitioned(namespace)
+    some = declared[:_DROPPED_AT_ONCE]
+
+    async def one(topic: str) -> None:
+        try:
+            await admin.config.delete_partitioned(topic)
+        except NotFound:
+            pass  # deleted before this step was interrupted
+
+    await _side_by_side(one, some)
+    await admin.seen(lambda: not any(map(admin.view.partitions, some)))
+    return len(declared) - len(some)
 
 
 def is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:

@@ -11,6 +11,7 @@ is, so that no crash in between leaves offsets that speak of other records.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.kafka")
 
+_AT_ONCE = 4
+"""Topics that are forgotten at the same time, of all that somebody has deleted: each is some calls of the metadata."""
+
 
 class Cleaning:
     """Forgets what this face keeps of deleted topics, whoever deletes: offsets, ids, sequences, times, policies."""
 
     def __init__(self, broker: KafkaBroker) -> None:
-        self._broker = broker
+        self._broker, self._slots = broker, asyncio.Semaphore(_AT_ONCE)
         self._stop: Callable[[], None] = broker.topics.view.on_change(self._changed)
         self._stop_deletions = broker.topics.before_deletion(self.part_deleted)
 
@@ -56,7 +60,7 @@ class Cleaning:
     def _changed(self, key: str) -> None:
         view, tasks = self._broker.topics.view, self._broker.tasks
         if key.startswith(PARTITIONED) and not view.partitions(topic := key.removeprefix(PARTITIONED)):
-            tasks.spawn(self._clean(TopicName.parse(topic), view.restored))
+            tasks.spawn(self._clean_in_turn(TopicName.parse(topic), view.restored))
         elif key.startswith(NAMESPACES) and view.namespace(namespace := key.removeprefix(NAMESPACES)) is None:
             tasks.spawn(self._clean_namespace(namespace, view.restored))
 
@@ -68,6 +72,10 @@ class Cleaning:
             await self._broker.leading.forget(namespace)
         except HeliographError as error:  # a row is left, which the next broker that starts here reads
             log.warning("kafka.not_cleaned", extra={"namespace": namespace, "error": str(error)})
+
+    async def _clean_in_turn(self, name: TopicName, restored: bytes) -> None:
+        async with self._slots:
+            await self._clean(name, restored)
 
     async def _clean(self, name: TopicName, restored: bytes) -> None:
         """restored: as the configuration said when the topic was lost sight of; by now all is heard that came with

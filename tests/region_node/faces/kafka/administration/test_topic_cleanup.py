@@ -17,6 +17,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Put, pages_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.errors import MetadataUnavailable, StorageError
+from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.log.sequence_store import key_of
@@ -76,6 +77,30 @@ def test_a_partition_that_is_deleted_alone_begins_anew_for_everybody() -> None:
         assert await face.meta.get(key_of(str(ORDERS.with_partition(0)))) is None
         answer = await client.ask("produce", 13, produce(row["topic_id"]))
         assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 0
+
+    with_face(run)
+
+
+def test_many_topics_that_go_at_once_are_forgotten_a_few_at_a_time() -> None:
+    async def run(face: Face) -> None:
+        forget, now, most, done = face.broker.ids.forget, 0, 0, list[TopicName]()
+
+        async def counted(name: TopicName) -> None:
+            nonlocal now, most
+            now, most = now + 1, max(most, now + 1)
+            await settle(3)
+            await forget(name)
+            now -= 1
+            done.append(name)
+
+        face.broker.ids.forget = counted  # type: ignore[method-assign]
+        names = [f"persistent://public/default/many-{number}" for number in range(40)]
+        for name in names:
+            await face.admin.create_partitioned(name, 1)
+        await asyncio.gather(*map(face.admin.delete_partitioned, names))
+        while len(done) < len(names):
+            await settle()
+        assert 1 < most < 10
 
     with_face(run)
 

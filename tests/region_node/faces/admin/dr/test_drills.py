@@ -1,0 +1,81 @@
+"""What a region does of the shadows of drills: by whom they are counted, and how they go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from geo_tests.sim.loop import run_alone
+from global_config.view import ConfigView
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.configuration.drill_shadows import mark
+from region_node.faces.admin.dr import drills
+from tests.region_node.faces.admin.old_view import OldView
+
+NS, SHADOW = "t/n", "t/n-drill-1"
+
+
+class Here:
+    """One broker `b1` of region us, and topics of a shadow by name; whoever lists them may find more each time."""
+
+    async def start(self, *regions: str, **policies: Any) -> Here:
+        self.old = await OldView().start()
+        for region in regions[1:]:
+            await self.old.config.create_region(region, feature_level=2)
+        await self.old.config.create_tenant("t", TenantInfo(allowed_regions=regions))
+        await self.old.config.create_namespace(
+            SHADOW, NamespacePolicies(regions=regions, policies={**policies, "properties": mark(SHADOW)})
+        )
+        self.there, self.coming = set[str](), list[str]()
+        self.record: Any = SimpleNamespace(broker="b1", listeners={})
+        self.brokers, self.called = [self.record], list[tuple[str, str, str]]()
+        self.admin = self.old.admin
+        self.admin.view = ConfigView(self.old.store)
+        await self.admin.view.ready()
+        self.admin.policies, self.admin.seen = self._policies, self._seen
+        self.admin.topics = SimpleNamespace(topics=self._topics, delete_topic=self._delete)
+        self.admin.ownership = SimpleNamespace(record=self.record, owner=self._owner, brokers=lambda: self.brokers)
+        self.admin.call, self.admin.drill_clients, self.admin.appends = self._call, None, None
+        return self
+
+    def _policies(self, namespace: str) -> NamespacePolicies:
+        found = self.admin.view.namespace(namespace)
+        assert isinstance(found, NamespacePolicies)
+        return found
+
+    async def _seen(self, present: Callable[[], bool]) -> None:
+        for _ in range(100):
+            if present():
+                return
+            await asyncio.sleep(0.01)
+
+    async def _topics(self, namespace: str) -> list[str]:
+        return sorted(self.there)
+
+    async def _delete(self, topic: str, *, force: bool) -> None:
+        self.there.remove(topic)
+        self.there.update(self.coming)
+        self.coming.clear()
+
+    async def _owner(self, topic: str) -> Any:
+        return self.record
+
+    async def _call(self, record: Any, method: str, path: str, given: Any = None) -> Any:
+        self.called.append((record.broker, method, path))
+        return {}
+
+
+def test_a_shadow_of_more_partitioned_topics_than_a_transaction_holds_goes_some_at_a_time() -> None:
+    async def main() -> None:
+        here = await Here().start("us")
+        for number in range(1100):
+            await here.old.config.create_partitioned(f"persistent://{SHADOW}/of-1-{number}", 1)
+        said = []
+        while (left := (await drills.drop(here.admin, SHADOW))["left"]) or not said:
+            assert here.admin.view.namespace(SHADOW) is not None
+            said.append(left)
+        assert said[0] == 1050 and said[-1] == 50 and here.admin.view.namespace(SHADOW) is None
+
+    run_alone(main())
