@@ -340,7 +340,7 @@ class BrokerRole(BrokerParts):
         self.leases.on_change(self._on_leadership)  # what was heard before holds for topics when they are loaded
         self.stops.append(self.tombstones.stop)
         await self.tombstones.start()
-        self.stops += self.topics.close, closing(NamespaceCleanup(self.topics).close)
+        self.stops += self.topics.close, closing(NamespaceCleanup(self.topics, self.appends).close)
         self.isolation = IsolationRules(self.meta, self.view, self.settings.region)
         self.stops.append(closing(self.isolation.stop))
         self.ownership = Ownership(

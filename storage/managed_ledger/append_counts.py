@@ -130,3 +130,7 @@ class Appends:
                 namespace = OTHERS
             found = self.namespaces.setdefault(namespace, AppendCounts(self.newest))
         return found
+
+    def forget(self, namespace: str) -> None:
+        """Of one that is no longer there: its place is another's. Topics of it that are open count for nobody."""
+        self.namespaces.pop(namespace, None)

@@ -1,7 +1,8 @@
-"""NamespaceCleanup: the schemas of a namespace go with it, in whichever region it is deleted.
+"""NamespaceCleanup: the schemas of a namespace go with it, and what this broker has counted of it, in whichever region
+it is deleted.
 
-Is: the schemas of topics that are not there, of a namespace that is no longer in the configuration. Isn't: the deletion
-of topics, or of what a topic had.
+Is: the schemas of topics that are not there, and the appends, of a namespace that is no longer in the configuration.
+Isn't: the deletion of topics, or of what a topic had.
 Invariants: nothing goes while a topic of the namespace is stored in this region, or the namespace is there again; one
 that a restored configuration does not know was made after the backup, and is not gone; every broker may do it, and
 doing it twice is no error. What is deleted while no broker of the region runs keeps its schemas: whether it is gone, or
@@ -15,6 +16,7 @@ import logging
 from global_config.keys import NAMESPACES
 from heliograph.model.errors import HeliographError
 from region_node.topics.serving.topic_service import TopicService
+from storage.managed_ledger.append_counts import Appends
 
 log = logging.getLogger("region_node.topics")
 
@@ -22,8 +24,8 @@ log = logging.getLogger("region_node.topics")
 class NamespaceCleanup:
     """Made once the configuration is known; it hears what is deleted from then on."""
 
-    def __init__(self, topics: TopicService) -> None:
-        self._topics = topics
+    def __init__(self, topics: TopicService, appends: Appends) -> None:
+        self._topics, self._appends = topics, appends
         self.close = topics.view.on_change(self._changed)
 
     def _changed(self, key: str) -> None:
@@ -42,6 +44,8 @@ class NamespaceCleanup:
         def gone() -> bool:
             return view.namespace(namespace) is None and view.restored == restored
 
+        if gone():
+            self._appends.forget(namespace)
         try:
             if gone() and not await topics.count(namespace):
                 await topics.schemas.delete_namespace(namespace, gone)

@@ -196,11 +196,12 @@ def _add(out: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 async def latencies(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, list[int]]:
     """Broker -> entries that were appended to the namespace since its start, by how long that took: through each bound
-    of FINE_S, and above; empty: it counts the namespace together with others.
+    of FINE_S, and above; zeros: none; empty: it counts the namespace together with others.
     """
     counted = {} if admin.appends is None else admin.appends.namespaces
     own = counted.get(namespace)
-    nothing = [] if OTHERS in counted else [0] * (len(FINE_S) + 1)
+    among_others = own is None and OTHERS in counted and bool(loaded_topics(admin, namespace))
+    nothing = [] if among_others else [0] * (len(FINE_S) + 1)
     out = {admin.ownership.record.broker: nothing if own is None else list(own.taken)}
     if not local:
         for part in await of_other_brokers(admin, "GET", f"{dr_path(namespace)}/latencies?local=true"):

@@ -7,6 +7,7 @@ import pytest
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.topic_names import TopicName
 from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
+from storage.managed_ledger.append_counts import Appends
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
 from tests.region_node.schemas.definitions import INT, avro
 
@@ -22,7 +23,7 @@ def delete(broker: Broker, namespace: str) -> None:
 def test_the_schemas_of_a_namespace_go_where_it_is_deleted_elsewhere() -> None:
     async def test(broker: Broker) -> None:
         broker.view.set("public/other", NamespacePolicies(regions=("us",)))
-        cleanup, other = NamespaceCleanup(broker.topics), TopicName.parse("persistent://public/other/t")
+        cleanup, other = NamespaceCleanup(broker.topics, Appends()), TopicName.parse("persistent://public/other/t")
         for name in (NAME, other):
             await broker.topics.schemas.get_or_create(name, avro(INT), "FULL")
         delete(broker, "public/default")
@@ -54,7 +55,7 @@ def test_a_namespace_that_comes_back_meanwhile_keeps_what_is_not_deleted_yet() -
 @pytest.mark.parametrize("why", ["a topic is stored", "it is there again", "a backup was restored"])
 def test_the_schemas_of_a_namespace_stay_while_something_may_need_them(why: str) -> None:
     async def test(broker: Broker) -> None:
-        cleanup, policies = NamespaceCleanup(broker.topics), broker.view.known["public/default"]
+        cleanup, policies = NamespaceCleanup(broker.topics, Appends()), broker.view.known["public/default"]
         await broker.topics.schemas.get_or_create(NAME, avro(INT), "FULL")
         if why == "a topic is stored":
             await broker.topics.get(TOPIC, create=True)
@@ -66,6 +67,21 @@ def test_the_schemas_of_a_namespace_stay_while_something_may_need_them(why: str)
             broker.view.restored = b"another"
         await settle()
         assert await broker.topics.schemas.versions(NAME)
+        cleanup.close()
+
+    with_broker(test)
+
+
+def test_what_was_counted_of_a_namespace_makes_room_for_another_once_it_is_gone() -> None:
+    async def test(broker: Broker) -> None:
+        appends = Appends()
+        cleanup = NamespaceCleanup(broker.topics, appends)
+        broker.view.set("public/other", NamespacePolicies(regions=("us",)))
+        for topic in (TOPIC, "persistent://public/other/t"):
+            appends.of(topic).confirmed(1, 1, 1, 0.0)
+        delete(broker, "public/default")
+        await settle()
+        assert list(appends.namespaces) == ["public/other"]
         cleanup.close()
 
     with_broker(test)

@@ -11,7 +11,9 @@ from geo_tests.sim.loop import run_alone
 from global_config.view import ConfigView
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.configuration.drill_shadows import mark
+from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.dr import drills
+from storage.managed_ledger.append_counts import FINE_S, NAMESPACES_MAX, Appends
 from tests.region_node.faces.admin.old_view import OldView
 
 NS, SHADOW = "t/n", "t/n-drill-1"
@@ -35,7 +37,7 @@ class Here:
         self.admin.view = ConfigView(self.old.store)
         await self.admin.view.ready()
         self.admin.policies, self.admin.seen = self._policies, self._seen
-        self.admin.topics = SimpleNamespace(topics=self._topics, delete_topic=self._delete)
+        self.admin.topics = SimpleNamespace(topics=self._topics, delete_topic=self._delete, loaded={})
         self.admin.ownership = SimpleNamespace(record=self.record, owner=self._owner, brokers=lambda: self.brokers)
         self.admin.call, self.admin.drill_clients, self.admin.appends = self._call, None, None
         return self
@@ -77,5 +79,22 @@ def test_a_shadow_of_more_partitioned_topics_than_a_transaction_holds_goes_some_
             assert here.admin.view.namespace(SHADOW) is not None
             said.append(left)
         assert said[0] == 1050 and said[-1] == 50 and here.admin.view.namespace(SHADOW) is None
+
+    run_alone(main())
+
+
+def test_a_broker_that_counts_many_namespaces_tells_zeros_of_one_that_it_has_nothing_of() -> None:
+    async def main() -> None:
+        here = await Here().start("us")
+        here.admin.appends = appends = Appends()
+        for number in range(NAMESPACES_MAX + 1):
+            appends.of(f"persistent://t/n{number}/a").confirmed(1, 1, 1, 0.0)
+        found = await drills.latencies(here.admin, NS, local=True)
+        assert found == {"b1": [0] * (len(FINE_S) + 1)}
+        here.admin.topics.loaded["x"] = SimpleNamespace(
+            name=TopicName.parse(f"persistent://{NS}/x"), volatile=False, closed=False
+        )
+        assert await drills.latencies(here.admin, NS, local=True) == {"b1": []}, "they are among others'"
+        assert sum((await drills.latencies(here.admin, "t/n7", local=True))["b1"]) == 1
 
     run_alone(main())
