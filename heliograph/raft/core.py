@@ -48,6 +48,9 @@ from heliograph.raft.messages import (
 from heliograph.raft.progress import Progress
 from heliograph.raft.starts import StartsRecord
 
+ANSWER_TIMEOUTS = 10
+"""For so many election time-outs a first voter that is enrolled asks those that are to come later."""
+
 __all__ = ["Actions", "CoreSettings", "RaftCore", "RaftRole"]
 
 
@@ -67,10 +70,12 @@ class RaftCore(Leading):
         if self.unproven:
             if self.deciding == (self.node_id,) and not self.founders.later:
                 # there is nobody to whom it could have said anything
-                self.founders.lives = ((self.node_id, self.founders.life),)
+                self.founders.found_alone()
                 self._found()
             elif self.founders.founders:
                 self._ask(now)
+                if self.founders.enrolled:
+                    self._found_at = now + ANSWER_TIMEOUTS * self.settings.election_timeout_s
         if self.deciding == (self.node_id,) and self.owed is None and not self.unproven:
             self._stand(now)
 
@@ -88,6 +93,7 @@ class RaftCore(Leading):
             self._note_at,
             self._transfer_until,
             self._ask_at,
+            self._found_at,
             self._tell_at,
             self._renumber_at,
         )
@@ -101,6 +107,11 @@ class RaftCore(Leading):
             self._out.note_commit, self._note_at = True, FOREVER
         if now >= self._ask_at:
             self._ask(now)
+        if now >= self._found_at:
+            self._found_at = FOREVER
+            if self.unproven and self._is_fresh() and not self.founders.known:
+                self.founders.found_alone()
+                self._begin_alone(now)
         if self.starts.own:
             self._tend_starts(now)
         if now >= self._transfer_until:  # it was not to be: go on leading
@@ -212,7 +223,7 @@ class RaftCore(Leading):
         """The group was forced without it: it takes part in nothing any more."""
         self._follow(self.term, "", now)
         self._stand_as(standing)
-        self._ask_at = self._tell_at = self._renumber_at = FOREVER
+        self._ask_at = self._found_at = self._tell_at = self._renumber_at = FOREVER
 
     def set_aside(self, generation: int, now: float) -> None:
         """What this member holds is to be set aside at its next start, for that generation has left it behind. Raises
@@ -274,11 +285,9 @@ class RaftCore(Leading):
         if self.unproven and sender in founders.later:
             founders.hear_later(sender, message, fresh=self._is_fresh())
             if founders.lives:
-                self._found()
-                self._ask_at = FOREVER
-                self._stand(now)
-        elif self.unproven and not founders.founders and message.stage is FoundingStage.FRESH and self._is_fresh():
-            self._send(sender, founders.question(fresh=True))  # it waits until it is added, and knows of no group
+                self._begin_alone(now)
+        elif not founders.founders and message.stage is FoundingStage.FRESH:  # it came later, or is to be added yet
+            self._send(sender, founders.question(fresh=self.unproven and self._is_fresh()))
         elif sender not in founders.founders:
             return
         elif self.unproven:
@@ -291,6 +300,12 @@ class RaftCore(Leading):
                 self._ask_at = FOREVER
         elif message.stage is not FoundingStage.FOUNDED and (answer := founders.answer()) is not None:
             self._send(sender, answer)
+
+    def _begin_alone(self, now: float) -> None:
+        """The group is founded by this member alone, and those that are to come later know of none."""
+        self._found()
+        self._ask_at = self._found_at = FOREVER
+        self._stand(now)
 
     def _found(self) -> None:
         """It belongs to the founding: it counts."""

@@ -77,7 +77,7 @@ class CoreState:
         self.founders = founders or Founders(node_id, 0)
         self.unproven = not proven
         self._proving = False  # a leader has said what to hold, as `owed`
-        self._ask_at = FOREVER
+        self._ask_at = self._found_at = FOREVER
         self.starts = starts or Starts()
         self.standing = standing or Standing()
         self._begun, self._tell_at, self._renumber_at = now, FOREVER, FOREVER

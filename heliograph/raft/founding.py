@@ -8,8 +8,9 @@ Each first voter tells the others which lives it has heard of. The group is foun
 same lives of all; whoever knows that keeps those lives and tells them, and whoever finds its own life among them
 belongs to the founding.
 A first voter that was alone, and whose settings name members that came later, founds only once each of those says that
-no leader has spoken to it: where there is a group, one of them is proven, says nothing, and its leader speaks to the
-founder, which it knows.
+no leader has spoken to it: where there is a group, one of them says that it knows of it, and its leader speaks to the
+founder, which it knows. Where the step that made its folder has enrolled it, it waits for those that are there alone:
+an instance begins host by host, and region by region, and a folder that was emptied is enrolled no more.
 Invariant: of a life that is named in a founding, no earlier one of that member has voted for, or stored anything of, a
 member that keeps its folder: all others were still unproven when it had begun.
 Source: docs/decisions/0204-an-empty-folder-counts-for-nothing.md.
@@ -22,10 +23,11 @@ from heliograph.raft.messages import Founding, FoundingStage, Lives
 
 class Founders:
     """founders: all first voters; empty for a member that was none. lives: of the founding, where it is known. later:
-    who came later, as the settings of a first voter that was alone say.
+    who came later, as the settings of a first voter that was alone say. enrolled: its folder is of a member that never
+    ran, as the step says that made it. known: one of those that came later knows of a group.
     """
 
-    __slots__ = ("_fresh", "_heard", "_told", "founders", "later", "life", "lives", "node_id")
+    __slots__ = ("_fresh", "_heard", "_told", "enrolled", "founders", "known", "later", "life", "lives", "node_id")
 
     def __init__(
         self,
@@ -34,9 +36,12 @@ class Founders:
         founders: tuple[str, ...] = (),
         lives: Lives = (),
         later: tuple[str, ...] = (),
+        *,
+        enrolled: bool = False,
     ) -> None:
         self.node_id, self.life, self.founders, self.lives = node_id, life, founders, lives
         self.later = later if founders == (node_id,) else ()
+        self.enrolled, self.known = enrolled and bool(self.later), False
         self._fresh: dict[str, None] = {}
         self._heard = {node_id: life}
         self._told: dict[str, Lives] = {}
@@ -44,17 +49,23 @@ class Founders:
 
     def begin_again(self, life: int) -> None:
         """Another life, in a folder that is not what it was, and so belongs to no founding."""
-        self.life, self.lives = life, ()
+        self.life, self.lives, self.enrolled = life, (), False
         self._heard = {self.node_id: life}
         self._told.clear()
         self._fresh.clear()
 
     def hear_later(self, sender: str, message: Founding, *, fresh: bool) -> None:
         """One of `later` answers this first voter, which is unproven. Once all know of no group there is none."""
-        if fresh and message.stage is FoundingStage.FRESH:
+        if message.stage is not FoundingStage.FRESH:
+            self.known = True
+        elif fresh and not self.known:
             self._fresh[sender] = None
             if self._fresh.keys() >= set(self.later):
-                self.lives = ((self.node_id, self.life),)
+                self.found_alone()
+
+    def found_alone(self) -> None:
+        """It is a founding of this life alone."""
+        self.lives = ((self.node_id, self.life),)
 
     def others(self) -> list[str]:
         return [founder for founder in self.founders if founder != self.node_id]

@@ -5,8 +5,8 @@ Is: the order of these steps; each may be repeated, and goes on where an interru
 (Terraform, or `scp`), or installing.
 Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well, and one
 with a bookie only while no ledger lacks a copy; the turn ends when it is well again.
-Folders below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the
-one in use).
+Below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the one in
+use), `joined` (a file: which metadata node of this host was made a voter last).
 Source: docs/operating/deploying.md.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import filecmp
+import json
 import os
 import shutil
 import stat
@@ -25,7 +26,9 @@ from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.raft.disk import life_file
 from heliograph.runtime.clock import SystemClock, system_rng
+from heliograph.runtime.system_disk import SystemDisk
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
 from region_node.hosts.service_managers import Services, services_of
@@ -56,6 +59,7 @@ def activate(
 
     def switch() -> None:
         if staged.exists():
+            _enrol(staged, [node for node in wanted.nodes if before is None or node not in before.nodes])
             old = prefix / "etc.old"
             shutil.rmtree(old, ignore_errors=True)
             if etc.exists():
@@ -71,13 +75,15 @@ def activate(
         if news:
             switch()
         shutil.rmtree(staged, ignore_errors=True)
+        if wanted.joins and not _has_joined(prefix, wanted):  # an earlier call ended before
+            asyncio.run(_join(wanted, prefix, wait_s))
         return "noted" if news else "nothing"
     if not running:
         switch()
         for node in wanted.nodes:
             services.start(node)
         if wanted.joins:
-            asyncio.run(_join(wanted, etc, wait_s))
+            asyncio.run(_join(wanted, prefix, wait_s))
         return "started"
     assert before is not None
     if not wanted.meta:  # of a witness, which is in no region and has no turn there
@@ -135,6 +141,7 @@ async def _change(
             await asyncio.to_thread(_restart, before, wanted, services, switch, say)
             if wanted.joins:
                 await watch.join(wait_s)
+                _note_joined(prefix, wanted)
             await watch.until_well(wait_s, f"after {wanted.host} was changed")
     finally:
         watch.close()
@@ -154,12 +161,37 @@ def _restart(
         services.start(node)
 
 
-async def _join(manifest: HostManifest, etc: Path, wait_s: float) -> None:
-    watch = RegionWatch(manifest, etc)
+async def _join(manifest: HostManifest, prefix: Path, wait_s: float) -> None:
+    watch = RegionWatch(manifest, prefix / "etc")
     try:
         await watch.join(wait_s)
+        _note_joined(prefix, manifest)
     finally:
         watch.close()
+
+
+def _note_joined(prefix: Path, manifest: HostManifest) -> None:
+    (prefix / "joined").write_text(manifest.voter)
+
+
+def _has_joined(prefix: Path, manifest: HostManifest) -> bool:
+    noted = prefix / "joined"
+    return noted.exists() and noted.read_text() == manifest.voter
+
+
+def _enrol(etc: Path, nodes: Sequence[str]) -> None:
+    """These nodes were never on this host: a first voter among them that others are to join later may found its group
+    without them. One whose folder is emptied afterwards is not enrolled again, and asks them.
+    """
+    for node in nodes:
+        settings = json.loads((etc / f"{node}.json").read_text())
+        for role in ("meta", "config"):
+            if settings.get(f"{role}_node", {}).get("later"):
+                disk = SystemDisk(Path(settings["data_dir"]) / role)
+                try:
+                    life_file.enrol(disk)
+                finally:
+                    disk.close()
 
 
 def well(prefix: Path, wait_s: float) -> None:
@@ -219,6 +251,7 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
         services.forget(node)
     for folder in manifest.folders:
         shutil.rmtree(folder, ignore_errors=True)
+    (prefix / "joined").unlink(missing_ok=True)
     shutil.rmtree(prefix / "etc", ignore_errors=True)
 
 

@@ -7,6 +7,9 @@ asks again. A log without this file was made by an earlier version, and is prove
 
     numbers as `checksummed_file` keeps them: the life, and those of the founding; stage 1: not proven, 2: restored, 3:
     proven
+
+Beside it an empty file, `enrolled`, from the step that made the folder to the proof of a life: nothing was there
+before.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from heliograph.raft.messages import Lives
 from heliograph.runtime.disk import Disk, is_transient
 
 LIFE = "life"
+ENROLLED = "enrolled"
 _BEGUN, _RESTORED, _PROVEN = 1, 2, 3
 
 
@@ -30,6 +34,7 @@ def prove(disk: Disk, life: int, lives: Lives) -> None:
     """
     try:
         _write(disk, life, _PROVEN, lives)
+        checksummed_file.remove(disk, ENROLLED)
     except (OSError, MemoryError) as error:
         if not is_transient(error):
             raise
@@ -45,6 +50,19 @@ def restore(disk: Disk) -> None:
 def is_restored(disk: Disk) -> bool:
     """Whether that life has not begun yet; blocking. Raises OSError, CorruptData."""
     return read(disk) == (0, ())
+
+
+def enrol(disk: Disk) -> None:
+    """The member that is to begin here never ran: it may found a group that those who are to come later know nothing
+    of. Nothing, where something lies here already. Durable when it returns. Blocking. Raises OSError.
+    """
+    if not disk.names():
+        checksummed_file.replace(disk, ENROLLED, b"")
+
+
+def is_enrolled(disk: Disk) -> bool:
+    """Whether a folder is that of a member that has not begun to count since `enrol`; blocking. Raises OSError."""
+    return ENROLLED in disk.names()
 
 
 def _write(disk: Disk, life: int, stage: int, lives: Lives = ()) -> None:

@@ -59,6 +59,8 @@ class Recovered:
     proven: bool = True
     lives: Lives = ()
     """Which life this is, whether it is proven, and the lives of the founding where that was by it."""
+    enrolled: bool = False
+    """Whether the step that made the folder says that nothing was there before, and nothing is proven since."""
     starts: StartsRecord = field(default_factory=StartsRecord)
     standing: Standing = field(default_factory=Standing)
 
@@ -247,6 +249,7 @@ def _find_life(disk: Disk, state: Recovered, begun: int) -> None:
     elif (found := life_file.read(disk)) is not None:
         state.life, lives = found
         state.proven, state.lives = lives is not None, lives or ()
+    state.enrolled = not state.proven and life_file.is_enrolled(disk)
 
 
 def _begin_anew(disk: Disk, state: Recovered, log: LogReplay) -> None:

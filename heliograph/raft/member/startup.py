@@ -98,7 +98,7 @@ async def recovered(
         now=clock.monotonic(),
         commit=state.commit,
         owed=state.owed,
-        founders=Founders(node_id, state.life, first.voters, state.lives, settings.later),
+        founders=Founders(node_id, state.life, first.voters, state.lives, settings.later, enrolled=state.enrolled),
         proven=state.proven,
         starts=Starts(state.starts),
         standing=state.standing,

@@ -284,6 +284,44 @@ def test_after_a_change_that_went_wrong_the_next_host_is_left_alone(running: Run
     assert not other.said
 
 
+# -- a fresh region ---------------------------------------------------------------------------------------------------
+
+
+def test_a_first_voter_is_enrolled_by_the_step_that_makes_its_host_and_never_again(
+    described: dict[str, Any], tmp_path: Path
+) -> None:
+    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"}
+    described["regions"]["eu"]["hosts"]["eu-b"] |= {"roles": ["meta", "bookie", "broker"], "joins": True}
+    described["regions"]["us"]["joins"] = True
+    rendered = {folder.name: folder for folder in render(parse(described), tmp_path / "ca", tmp_path / "out")}
+    services = {name: Recorded() for name in rendered}
+    for name in rendered:
+        python = tmp_path / name / "releases" / "one" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+
+    def give(host: str) -> str:
+        shutil.copytree(rendered[host], tmp_path / host / "etc.next")
+        return host_steps.activate(tmp_path / host, "one", 0.1, lambda text: None, lambda manifest: services[host])
+
+    def enrolled(host: str, role: str) -> bool:
+        return (tmp_path / "data" / host / f"{host}-meta" / role / "enrolled").exists()
+
+    assert give("eu-a") == "started" and give("us-a") == "started"
+    assert enrolled("eu-a", "meta") and enrolled("eu-a", "config")
+    assert not enrolled("us-a", "meta") and not enrolled("us-a", "config"), "nobody joins its metadata; it joins itself"
+    assert give("eu-a") == "nothing" and enrolled("eu-a", "meta")
+    shutil.rmtree(tmp_path / "data" / "eu-a")
+    services["eu-a"].up.clear()
+    assert give("eu-a") == "started" and not enrolled("eu-a", "meta"), "its folder was emptied"
+    for _ in range(2):  # nobody leads yet; given again it goes on
+        with pytest.raises(ConfigError, match="eu-b-meta is no voter within"):
+            give("eu-b")
+    assert services["eu-b"].said == ["start eu-b-meta", "start eu-b-bookie-0", "start eu-b-broker-0"]
+    (tmp_path / "eu-b" / "joined").write_text("eu-b-meta")
+    assert give("eu-b") == "nothing", "it has joined, and asks nobody"
+
+
 # -- a witness --------------------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import pytest
 
@@ -181,6 +183,24 @@ class Grown(Group):
         node.on_role_change = self.roles[name].append
         await node.start()
 
+    def enrol(self) -> None:
+        """As the step that makes the folder of n0 does."""
+        life_file.enrol(self.sim.machine("n0").platter("raft").disk())
+
+    async def join(self, name: str, limit_s: float) -> bool:
+        """As a host's step does with the member that it has started; False: it has given up."""
+        begun = self.sim.loop.time()
+        while self.sim.loop.time() < begun + limit_s:
+            for leader in self.leaders():
+                node = self.nodes[leader]
+                if name in node.config.voters:
+                    return True
+                change = Promote(name) if name in node.config.members else AddLearner(name)
+                with suppress(MetadataError, NotAllowed):
+                    await self.sim.machine(leader).ask(partial(node.change, change, timeout_s=5.0))
+            await asyncio.sleep(0.1)
+        return False
+
     async def grow(self) -> None:
         if idle := [name for name in self.names if not self.sim.machine(name).running]:
             self.start(*idle)
@@ -195,12 +215,94 @@ class Grown(Group):
                         await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("cut", (False, True))
-def test_a_founder_that_was_alone_and_is_emptied_learns_from_those_that_came_later(seed: int, cut: bool) -> None:
-    """cut: it begins while it reaches nobody; and one of the others is away."""
+@pytest.mark.parametrize("order", [*permutations(("n0", "n1", "n2"))])
+@pytest.mark.parametrize("limit_s", (3.0, 60.0))
+def test_a_fresh_description_comes_up_in_any_order_one_at_a_time(order: tuple[str, ...], limit_s: float) -> None:
+    """limit_s: how long the step of one that joins waits before it gives up; it is given again."""
+    with Simulation(42) as sim:
+        group = Grown(sim, 3)
+        group.enrol()
+
+        async def main() -> None:
+            late = []
+            for name in order:
+                group.start(name)
+                if name == "n0":
+                    await group.leader()
+                elif not await group.join(name, limit_s):
+                    late.append(name)
+                    if limit_s > 5 and name == order[0]:
+                        assert not group.leaders(), "nobody leads before the first voter is there"
+            for name in late:
+                assert await group.join(name, limit_s)
+            await group.propose(await group.leader(), b"a")
+            await group.caught_up()
+            assert [group.nodes[name].config.voters for name in group.names] == [("n0", "n1", "n2")] * 3
+            assert not life_file.is_enrolled(sim.machine("n0").platter("raft").disk())
+
+        sim.run(main(), limit_s=600)
+
+
+@pytest.mark.parametrize("wait_s", (0.0, 0.4, 3.0, 9.9, 10.5))
+def test_a_power_cut_before_the_first_voter_has_founded_costs_it_nothing(wait_s: float) -> None:
+    with Simulation(44) as sim:
+        group = Grown(sim, 3)
+        group.enrol()
+
+        async def main() -> None:
+            for _ in range(3):
+                group.start("n0")
+                await asyncio.sleep(wait_s)
+                sim.machine("n0").power_cut()
+            group.start("n0")
+            assert await group.leader() == "n0"
+
+        sim.run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("leaderless", (False, True))
+def test_a_founder_whose_whole_machine_is_made_anew_still_asks_who_is_there(seed: int, leaderless: bool) -> None:
+    """Its step enrols it again. leaderless: of the others only one is there, and elects nobody."""
     with Simulation(seed) as sim:
         group = Grown(sim, 3)
+        group.enrol()
+
+        async def main() -> None:
+            await group.grow()
+            await group.propose(await group.leader(), b"kept")
+            await group.caught_up()
+            sim.machine("n0").power_cut()
+            if leaderless:
+                sim.machine("n2").power_cut()
+            await asyncio.sleep(3)
+            empty(group, "n0")
+            group.enrol()
+            group.start("n0")
+            for _ in range(600):
+                await asyncio.sleep(0.05)
+                assert "n0" not in group.leaders() or len(group.machines["n0"].lines) == 1, "it leads, of nothing"
+            if leaderless:
+                assert not group.leaders()
+                group.start("n2")
+            await group.propose(await group.leader(), b"last")
+            await group.caught_up()
+            assert [len(group.machines[name].lines) for name in group.names] == [2] * 3
+
+        sim.run(main(), limit_s=300)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("cut", (False, True))
+@pytest.mark.parametrize("enrolled", (False, True))
+def test_a_founder_that_was_alone_and_is_emptied_learns_from_those_that_came_later(
+    seed: int, cut: bool, enrolled: bool
+) -> None:
+    """cut: it begins while it reaches nobody; and one of the others is away. enrolled: before it was emptied."""
+    with Simulation(seed) as sim:
+        group = Grown(sim, 3)
+        if enrolled:
+            group.enrol()
 
         async def main() -> None:
             await group.grow()
@@ -215,7 +317,7 @@ def test_a_founder_that_was_alone_and_is_emptied_learns_from_those_that_came_lat
                 group.network.isolate("n0", group.names)
                 sim.machine(away).power_cut()
             group.start("n0")
-            for _ in range(200):
+            for _ in range(300):
                 await asyncio.sleep(0.05)
                 assert "n0" not in group.leaders() or len(group.machines["n0"].lines) == 40, "it leads, of nothing"
             if cut:
