@@ -76,7 +76,7 @@ class World:
                 stored=topics,
                 undeleted=topics,
                 everywhere=None,
-                policies=SimpleNamespace(forget=_nothing),
+                policies=SimpleNamespace(forget_namespace=_nothing),
                 schemas=SimpleNamespace(delete_namespace=delete_schemas),
             ),
             namespace=lambda request: "t/n",
