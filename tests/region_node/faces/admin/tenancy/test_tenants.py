@@ -68,7 +68,7 @@ class World:
             topics=SimpleNamespace(
                 topics=topics,
                 everywhere=None,
-                policies=SimpleNamespace(forget=_nothing),
+                policies=SimpleNamespace(forget_namespace=_nothing),
                 schemas=SimpleNamespace(delete_namespace=_nothing),
             ),
             tenant=lambda request: "t",
