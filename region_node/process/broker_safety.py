@@ -26,6 +26,7 @@ from region_node.dr.operations.silent_regions import SilentRegions
 from region_node.dr.slo_monitor import Promises
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.serving.deferred_deletion import Tombstones
+from region_node.topics.serving.named_topics import under
 
 if TYPE_CHECKING:
     from region_node.process.broker_parts import BrokerParts
@@ -87,22 +88,40 @@ def automatic_of(broker: BrokerParts, conductor: Callable[[MetadataStore], Condu
     )
 
 
+LISTED_S = 5.0
+
+
 class BrokerDeletions:
     """What a broker does of deletions (`region_node.topics.serving.deferred_deletion.DeletionHost`)."""
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
+        self._listed: tuple[str, float, list[str]] = ("", 0.0, [])
+        """(namespace, when it was asked for, its stored names): of thousands that are due together each asks."""
+        self._heard = 0
 
     async def _names(self, found: Tombstone) -> list[str]:
-        """What is stored of it, by name: how many partitions there are in each region, who deletes may not know."""
-        topics = self._broker.topics
-        if found.whole:
-            return await topics.stored(found.topic)
-        return [str(name) for name in await topics.stored_of(TopicName.parse(found.topic))]
+        """What is stored of it, by name: how many partitions there are in each region, who deletes may not know. It was
+        listed at most LISTED_S ago, and behind the last tombstone that was heard: nothing of it is made since.
+        """
+        name = None if found.whole else TopicName.parse(found.topic)
+        namespace, now, heard = found.topic if name is None else name.namespace, self._now(), self._heard
+        listed, at, names = self._listed
+        if listed != namespace or now - at >= LISTED_S:
+            names = await self._broker.topics.stored(namespace)
+            if heard == self._heard:
+                self._listed = (namespace, now, names)
+        return names if name is None else [str(each) for each in under(name, names)]
+
+    def _now(self) -> float:
+        return self._broker.runtime.clock.monotonic()
 
     async def _owned(self, names: list[str]) -> list[str]:
         own = self._broker.ownership
         return [name for name in names if await own.owner(name) is own.record]
+
+    async def _there(self, names: list[str]) -> bool:
+        return any([await self._broker.topics.exists(name) for name in names])
 
     def _left(self, found: Tombstone) -> bool:
         """Whether the region is none of the namespace's any more, so that its copy is nobody's, and anybody's to
@@ -112,6 +131,8 @@ class BrokerDeletions:
         return self._broker.ownership.bundles(namespace) is None
 
     async def unload(self, topics: Sequence[str]) -> None:
+        self._heard += 1
+        self._listed = ("", 0.0, [])
         await self._broker.topics.unload_deleted(topics)
 
     async def made_ms(self, found: Tombstone) -> int:
@@ -128,7 +149,7 @@ class BrokerDeletions:
                 if left and not await stands():
                     return False
                 await topics.purge(name, owned=not left)
-        if names and await self._names(found):
+        if names and (await topics.stored(found.topic) if found.whole else await self._there(names)):
             return False
         # what its partitions share, and what was never made
         if found.whole:

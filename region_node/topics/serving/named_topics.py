@@ -7,7 +7,7 @@ unloading, or deletion (`topic_service`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.bundles import BundleTable
@@ -35,6 +35,15 @@ def joined(names: list[str], more: Sequence[str]) -> list[str]:
     and sorting what is sorted but for a few takes a fraction.
     """
     return sorted(dict.fromkeys((*names, *more))) if more else names
+
+
+def under(name: TopicName, names: Iterable[str]) -> list[TopicName]:
+    """Those of the full `names` that lie under a topic's name: itself, and each of its partitions. name: without a
+    partition.
+    """
+    text = str(name)
+    found = map(TopicName.parse, (each for each in names if each.startswith(text)))
+    return [each for each in found if each == name or each.partitioned == name]
 
 
 async def in_bundle(table: BundleTable, bundle: int | None, names: list[str]) -> list[str]:
@@ -111,9 +120,7 @@ class NamedTopics(ABC):
         """What is stored under a topic's name: itself, and each of its partitions, whether they were declared or not.
         name: without a partition. It costs a look at all names of the namespace.
         """
-        text = str(name)
-        found = [each for each in await self.stored(name.namespace) if each.startswith(text)]
-        return [each for each in map(TopicName.parse, found) if each == name or each.partitioned == name]
+        return under(name, await self.stored(name.namespace))
 
     async def listed(self, namespace: str) -> list[str]:
         """The same with the partitions that nobody has used yet: what clients are told."""

@@ -21,12 +21,13 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import HeliographError, NotAllowed
-from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.automatic_policy import automatic
 from region_node.dr.operations.drill_schedule import schedule
-from region_node.process.broker_safety import BrokerDeletions
+from region_node.process.broker_safety import LISTED_S, BrokerDeletions
 from tests.region_node.faces.pulsar.harness import settle
+
+RUNTIME = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 7.0))
 
 
 def topics_of(stored: Iterable[str], **more: Any) -> SimpleNamespace:
@@ -35,14 +36,11 @@ def topics_of(stored: Iterable[str], **more: Any) -> SimpleNamespace:
     async def names(namespace: str) -> list[str]:
         return sorted(stored)
 
-    async def of(name: TopicName) -> list[TopicName]:
-        return [each for each in map(TopicName.parse, sorted(stored)) if name in (each, each.partitioned)]
-
     async def forget(name: str) -> None:
         """No region-local policies are there."""
 
     policies = SimpleNamespace(forget=forget, forget_namespace=forget)
-    return SimpleNamespace(stored=names, stored_of=of, policies=policies, **more)
+    return SimpleNamespace(stored=names, policies=policies, **more)
 
 
 def deletions(stored: dict[str, int], parted: dict[str, int]) -> BrokerDeletions:
@@ -52,7 +50,7 @@ def deletions(stored: dict[str, int], parted: dict[str, int]) -> BrokerDeletions
         return stored.get(name, 0)
 
     view = SimpleNamespace(partitioned=lambda namespace: sorted(parted), created_ms=lambda name: parted.get(name, 0))
-    broker: Any = SimpleNamespace(topics=topics_of(stored, created_ms=created_ms), view=view)
+    broker: Any = SimpleNamespace(runtime=RUNTIME, topics=topics_of(stored, created_ms=created_ms), view=view)
     return BrokerDeletions(broker)
 
 
@@ -95,13 +93,50 @@ def test_schemas_go_once_the_region_has_nothing_else_of_it(topic: str) -> None:
 
     schemas = SimpleNamespace(delete=delete, delete_namespace=delete)
     topics = topics_of(stored, exists=exists, purge=purge, schemas=schemas)
-    broker: Any = SimpleNamespace(topics=topics, ownership=owned_by(owner, record))
+    broker: Any = SimpleNamespace(runtime=RUNTIME, topics=topics, ownership=owned_by(owner, record))
     found = Tombstone(topic=topic, regions=("us",), since_ms=6, until_ms=8)
 
     async def test() -> None:
         assert not await BrokerDeletions(broker).purge(found, stands) and not gone, "another broker's are left"
         stored.clear()
         assert await BrokerDeletions(broker).purge(found, stands) and gone == [topic]
+
+    asyncio.run(test())
+
+
+def test_of_thousands_that_are_due_together_the_namespace_is_listed_once() -> None:
+    """And anew once another one was heard of, or time has passed: it was maybe made before that."""
+    now, listed = [100.0], list[str]()
+    topics = topics_of(())
+
+    async def names(namespace: str) -> list[str]:
+        listed.append(namespace)
+        return []
+
+    async def unloaded(topics: object) -> None:
+        """Nothing is loaded."""
+
+    async def created_ms(name: str) -> int:
+        return 0
+
+    topics.stored, topics.unload_deleted, topics.created_ms = names, unloaded, created_ms
+    view = SimpleNamespace(partitioned=lambda namespace: [], created_ms=lambda name: 0)
+    runtime = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: now[0]))
+    broker: Any = SimpleNamespace(runtime=runtime, topics=topics, view=view)
+    host = BrokerDeletions(broker)
+
+    async def looked() -> int:
+        before = len(listed)
+        for n in range(2_000):
+            await host.made_ms(Tombstone(topic=f"persistent://t/n/x{n}", regions=("us",), since_ms=6, until_ms=8))
+        return len(listed) - before
+
+    async def test() -> None:
+        assert await looked() == 1 and await looked() == 0
+        await host.unload(["persistent://t/n/x7"])
+        assert await looked() == 1
+        now[0] += LISTED_S
+        assert await looked() == 1
 
     asyncio.run(test())
 
@@ -130,7 +165,7 @@ def test_a_region_that_has_left_the_namespace_purges_its_copy_though_nobody_owns
 
     forgotten = SimpleNamespace(delete=delete, delete_namespace=delete)
     topics = topics_of(stored, exists=exists, purge=purge, schemas=forgotten)
-    broker: Any = SimpleNamespace(topics=topics, ownership=owned_by(owner, object(), served=False))
+    broker: Any = SimpleNamespace(runtime=RUNTIME, topics=topics, ownership=owned_by(owner, object(), served=False))
     found = Tombstone(topic=topic, regions=("us",), since_ms=6, until_ms=8)
     assert asyncio.run(BrokerDeletions(broker).purge(found, stands))
     assert not stored and schemas
@@ -153,7 +188,7 @@ def test_what_nobody_owns_is_left_once_its_deletion_has_ended() -> None:
         return len(stored) > 2
 
     topics = SimpleNamespace(stored=names, exists=exists, purge=purge)
-    broker: Any = SimpleNamespace(topics=topics, ownership=owned_by(None, object(), served=False))
+    broker: Any = SimpleNamespace(runtime=RUNTIME, topics=topics, ownership=owned_by(None, object(), served=False))
     found = Tombstone(topic="t/n", regions=("us",), since_ms=6, until_ms=8)
     assert not asyncio.run(BrokerDeletions(broker).purge(found, ends))
     assert stored == ["persistent://t/n/y", "persistent://t/n/z"]
