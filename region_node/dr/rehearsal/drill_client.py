@@ -5,7 +5,7 @@ them in this region, and when the first of each came behind the switch. Isn't: a
 of Kafka's.
 Invariants: it goes where brokers lead it, and asks again whenever it is sent away: nothing but their answers tells it
 which region is the active one; a message counts as this region's only where a broker of this region has confirmed it;
-a token goes by TLS only, but on this machine.
+a token goes by TLS only, but on this machine; no address is connected to that `ClientAccess.check` has not let pass.
 Source: docs/protocols/leadership.md, "Clients".
 """
 
@@ -42,12 +42,14 @@ _THERE, _HERE = b"heliograph-drill: there", b"heliograph-drill: here"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAccess:
     """How brokers are reached: `urls` of regions, where look-ups begin, this region's last; `here`: whether a broker of
-    this region listens there; `token`: who it is, anew for each connection, "": nobody; `ssl`: whom it believes, where
+    this region listens there; `check`: raises NotAllowed where an address is none that they, or a client with that
+    token, may be led to; `token`: who it is, anew for each connection, "": nobody; `ssl`: whom it believes, where
     brokers speak TLS.
     """
 
     urls: Sequence[str]
     here: Callable[[Address], bool]
+    check: Callable[[Address, str], None]
     token: Callable[[], str]
     ssl: Callable[[], tls.SSLContext]
 
@@ -211,6 +213,7 @@ class DrillClient:
                 f"the token would go to {address} in clear: publish a service URL with TLS (`heliograph clusters "
                 "update`), or have no clients in drills (broker.drill.clients)"
             )
+        self._access.check(address, token)
         return await BrokerConnection.connect(
             address,
             ssl=self._access.ssl() if address.secure else None,

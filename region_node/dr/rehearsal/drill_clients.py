@@ -44,11 +44,18 @@ class DrillClients:
         self._groups: dict[str, _Group] = {}
         self._tasks = TaskSet("a drill's client has ended")
 
-    def begin(self, shadow: str, topics: Sequence[str], urls: Sequence[str], here: Callable[[Address], bool]) -> None:
-        """A client for each of these topics, unless the shadow has some. urls, here: as in `ClientAccess`. Raises
-        NotAllowed: there are too many.
+    def begin(
+        self,
+        shadow: str,
+        topics: Sequence[str],
+        urls: Sequence[str],
+        here: Callable[[Address], bool],
+        check: Callable[[Address, str], None],
+    ) -> None:
+        """A client for each of these topics, unless the shadow has some. urls, here, check: as in `ClientAccess`.
+        Raises NotAllowed: there are too many.
         """
-        access = ClientAccess(urls=urls, here=here, token=self._token, ssl=self._ssl)
+        access = ClientAccess(urls=urls, here=here, check=check, token=self._token, ssl=self._ssl)
         if shadow in self._groups:
             return
         if len(self._groups) >= _SHADOWS_MAX:

@@ -9,7 +9,7 @@ dropped here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +32,11 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing, of_other_brokers
+from region_node.faces.admin.calls.other_regions import RegionsPort, check_passed_on
 from region_node.faces.admin.calls.region_facts import loaded_topics
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.security.allowed_urls import LINK_SCHEMES
 from region_node.topics.round_trip import round_trip
 from storage.managed_ledger.append_counts import FINE_S, OTHERS
 
@@ -311,8 +313,26 @@ async def begin_clients(
         if url.startswith(("pulsar://", "pulsar+ssl://"))
     }
     clients = _clients(admin)
-    clients.begin(namespace, _named(namespace, given), urls, brokers.__contains__)
+    check = led_to(admin, str(given.get("source")), brokers)
+    clients.begin(namespace, _named(namespace, given), urls, brokers.__contains__, check)
     return clients.status(namespace)
+
+
+def led_to(admin: RegionsPort, source: str, brokers: Container[Address]) -> Callable[[Address, str], None]:
+    """Returns the check of an address that region `source`, or the configuration, leads a drill's client to, and of the
+    token that it brings: both are believed of another region as little as its address is. brokers: of this region.
+    """
+
+    def check(address: Address, token: str) -> None:
+        if address in brokers:
+            return
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        admin.urls.check(f"pulsar{'+ssl' if address.secure else ''}://{host}:{address.port}", LINK_SCHEMES)
+        if token:
+            url = f"http{'s' if address.secure else ''}://{host}:{address.port}"
+            check_passed_on(admin, url, source, {"Authorization": f"Bearer {token}"})
+
+    return check
 
 
 async def switch_clients(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:

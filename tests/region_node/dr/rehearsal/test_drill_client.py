@@ -10,8 +10,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.client.pulsar_connection import Address
+from heliograph.model.errors import NotAllowed
 from region_node.dr.rehearsal.drill_client import ClientAccess, DrillClient
-from tests.region_node.dr.rehearsal.scripted_brokers import TOPIC, LoopClock, Region, two_regions
+from tests.region_node.dr.rehearsal.scripted_brokers import TOPIC, LoopClock, Region, any_address, two_regions
 
 Act = Callable[[Region, Region, DrillClient], Awaitable[None]]
 
@@ -24,6 +25,7 @@ def tried(act: Act) -> None:
         access = ClientAccess(
             urls=(us.url, eu.url),
             here=[Address.parse(eu.url)].__contains__,
+            check=any_address,
             token=str,
             ssl=ssl.create_default_context,
         )
@@ -95,12 +97,42 @@ def test_a_token_goes_nowhere_in_clear() -> None:
     async def main() -> None:
         us, eu = await two_regions()
         access = ClientAccess(
-            urls=(us.url, eu.url), here=lambda _: False, token=lambda: "secret", ssl=ssl.create_default_context
+            urls=(us.url, eu.url),
+            here=lambda _: False,
+            check=any_address,
+            token=lambda: "secret",
+            ssl=ssl.create_default_context,
         )
         client = DrillClient(TOPIC, access, LoopClock())
         running = asyncio.ensure_future(client.run())
         await asyncio.sleep(5)
         assert "in clear" in client.said and not client.ready and not us.connections and not eu.connections
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with Simulation(1) as sim:
+        sim.run(main())
+
+
+def test_it_is_led_to_no_address_that_it_may_not_go_to() -> None:
+    async def main() -> None:
+        us, eu = await two_regions()
+
+        def check(address: Address, token: str) -> None:
+            if address == Address.parse(eu.url):
+                raise NotAllowed(f"{address} is not listed")
+
+        access = ClientAccess(
+            urls=(us.url,), here=lambda _: False, check=check, token=str, ssl=ssl.create_default_context
+        )
+        client = DrillClient(TOPIC, access, LoopClock())
+        running = asyncio.ensure_future(client.run())
+        await asyncio.sleep(2)
+        assert us.log
+        us.passive()
+        eu.active = True
+        await asyncio.sleep(5)
+        assert not eu.connections and not eu.log and "is not listed" in client.said
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from geo_tests.sim.loop import run_alone
 from global_config.view import ConfigView
+from heliograph.client.pulsar_connection import Address
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.configuration.drill_shadows import mark
+from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.dr import drills
+from region_node.security.allowed_urls import UrlList
 from storage.managed_ledger.append_counts import FINE_S, NAMESPACES_MAX, Appends
 from tests.region_node.faces.admin.old_view import OldView
 
@@ -96,5 +103,25 @@ def test_a_broker_that_counts_many_namespaces_tells_zeros_of_one_that_it_has_not
         )
         assert await drills.latencies(here.admin, NS, local=True) == {"b1": []}, "they are among others'"
         assert sum((await drills.latencies(here.admin, "t/n7", local=True))["b1"]) == 1
+
+    run_alone(main())
+
+
+def token(**claims: Any) -> str:
+    return ".".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims, "s"))
+
+
+def test_a_drills_client_goes_to_listed_hosts_alone_and_shows_a_token_that_is_for_the_region() -> None:
+    async def main() -> None:
+        here = await Here().start("us", "eu")
+        here.admin.urls, here.admin.audiences = UrlList(("*.good",)), {"eu": "of-eu"}
+        own = Address.parse("pulsar+ssl://b1.inside:6651")
+        check, all_regions, of_eu = drills.led_to(here.admin, "eu", {own}), token(sub="root"), token(aud="of-eu")
+        check(own, all_regions)
+        check(Address.parse("pulsar+ssl://eu.good:6651"), of_eu)
+        with pytest.raises(NotAllowed, match="allowed_urls"):
+            check(Address.parse("pulsar+ssl://evil.example:6651"), of_eu)
+        with pytest.raises(NotAllowed, match="region_audiences"):
+            check(Address.parse("pulsar+ssl://eu.good:6651"), all_regions)
 
     run_alone(main())
