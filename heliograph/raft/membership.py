@@ -134,8 +134,12 @@ class Configurations:
 
     @property
     def left_index(self) -> int:
-        """Index of the configuration that `left_behind` is."""
+        """Index of the configuration that `left_behind` is; 0 where the log knows the one that was forced alone, whose
+        own index is later than any that it left.
+        """
         behind = self.left_behind()
+        if behind is self.latest and behind.forced:
+            return 0
         return next(index for index, config in reversed(self._rows) if config is behind)
 
     def may_leave_behind(self, sender: str, commit: int, left: int = 0) -> bool:

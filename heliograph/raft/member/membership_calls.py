@@ -110,8 +110,7 @@ class GroupCalls(ABC):
     @property
     def left_index(self) -> int:
         """Index of the configuration that they were in, as far as the log here still knows it; 0: it does not."""
-        configs = self._check().configs
-        return 0 if configs.left_behind() is configs.latest else configs.left_index
+        return self._check().configs.left_index
 
     @property
     def holds_nothing(self) -> bool:

@@ -252,6 +252,15 @@ def test_a_later_generation_that_is_told_of_an_earlier_one_says_so_once() -> Non
     assert left.standing.superseded == core.generation and not sent(settle(left), "a")
 
 
+def test_a_later_generation_that_has_forgotten_what_it_left_names_no_index_of_it() -> None:
+    """That of its own forced configuration would be a later one than any: who removed it would be left behind."""
+    core = forced()
+    core.configs.compact(core.configs.latest_index)
+    core.take_actions()
+    core.hear("b", LaterGeneration(0), 1, 60.0)
+    assert sent(core.take_actions(), "b") == [LaterGeneration(0, 0)]
+
+
 def test_who_holds_nothing_goes_over_and_learns() -> None:
     core = make(TWO, name="b")
     core.hear("a", Append(1 << 33, 0, 0, 0, [(1 << 33, COMMAND, b"x")]), LATER, 5.0)
