@@ -416,7 +416,7 @@ def _metadata(
             if not h.joins
         }
         later = {
-            f"{other}-meta": f"{h.address}:{ports.meta}"
+            node_name(other, h, "meta"): f"{h.address}:{ports.meta}"
             for other, h in region.with_role("meta").items()
             if h.joins and not joins and len(founders) == 1
         }

@@ -265,6 +265,9 @@ def test_a_first_voter_that_was_alone_is_told_of_those_that_join(described: dict
     told = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-a")}["eu-a-meta"]
     assert told["config_node"]["later"] == {"us": "127.0.1.9:7003"} and sorted(told["config_node"]["peers"]) == ["eu"]
     assert told["meta_node"]["later"] == {"eu-b-meta": "127.0.1.2:7001"}
+    eu(described)["eu-b"]["generation"] = 2
+    again = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-a")}["eu-a-meta"]
+    assert again["meta_node"]["later"] == {"eu-b-g2-meta": "127.0.1.2:7001"}, "it answers under that name"
     joined = {node.name: node.settings for node in nodes(parse(described), "us", "us-a")}["us-a-meta"]
     assert "later" not in joined["config_node"] and joined["config_node"]["joining"]
     described["regions"]["us"]["joins"] = False
