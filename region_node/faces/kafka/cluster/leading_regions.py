@@ -314,8 +314,10 @@ class LeadingRegions:
     def _heard_led(self, key: str, value: bytes | None, version: int) -> None:
         namespace = unquote(key.removeprefix(LED))
         if value is None:
-            if namespace in self._led and not self._is_gone(namespace):  # deleted late: it is another one by now
-                self._tasks.spawn(self._keep(namespace))
+            self._led.pop(namespace, None)
+            self._led_at.pop(namespace, None)
+            if self._ports is not None and self._ports.regions(namespace):
+                self._lead(namespace)  # deleted late: it is another one by now, which this region may lead
             return
         try:
             epochs = {int(epoch) for epoch in json.loads(value)}

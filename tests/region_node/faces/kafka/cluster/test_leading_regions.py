@@ -260,11 +260,33 @@ def test_nothing_is_kept_of_a_namespace_that_is_gone_and_no_offset_of_it_is_good
     with_world(test)
 
 
-def test_a_namespace_that_is_there_again_keeps_its_epochs_whoever_deletes_them_late() -> None:
+def test_a_broker_that_hears_late_that_a_namespace_is_gone_brings_nothing_of_it_back() -> None:
+    async def test(world: World) -> None:
+        late, heard = world.broker(), world.leading
+        await late.start()
+        world.heard.say("us", 1)
+        led = heard.epoch(N)
+        world.heard.say("eu", 2)
+        await settle(5)
+        assert heard.led(N, led) and late.led(N, led)
+        await world.meta.delete(
+            LED + "public%2Fdefault"
+        )  # as a third one forgets it, and before the configuration says so
+        await settle(5)
+        assert [row async for row in _values(world.meta)] == []
+        assert not heard.led(N, led) and not late.led(N, led)
+        world.heard.say("us", 3)
+        await settle(5)
+        assert heard.led(N, heard.epoch(N)) and not heard.led(N, led)
+        await late.close()
+
+    with_world(test)
+
+
+def test_a_namespace_that_is_there_again_keeps_the_epoch_it_is_led_under_whoever_deletes_them_late() -> None:
     async def test(world: World) -> None:
         world.heard.say("us", 1)
         led = world.leading.epoch(N)
-        world.heard.say("eu", 2)
         await settle(5)
         await world.leading.forget(N)
         await world.meta.delete(LED + "public%2Fdefault")
