@@ -398,7 +398,9 @@ class RaftNode(GroupCalls):
                 self._pump()
 
         if self._storage.note_starts(starts, life, stored):
-            events.warning("folder.older", extra={"node": self.node_id})
+            alone = self._core is not None and self._core.deciding == (self.node_id,)
+            what = "restore a backup: no other voter can lead" if alone else "wait: a leader brings it up"
+            events.warning("folder.older", extra={"node": self.node_id, "do": what})
 
     def _note_others(self, core: RaftCore) -> None:
         others = others_in(core.configs, self.node_id, core.commit)

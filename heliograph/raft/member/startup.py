@@ -103,6 +103,11 @@ async def recovered(
         starts=Starts(state.starts),
         standing=state.standing,
     )
+    if core.unproven and core.founders.later:
+        events.warning(
+            "group.asked_for",
+            extra={"node": node_id, "later": core.founders.later, "enrolled": core.founders.enrolled},
+        )
     return Started(core, base, others if state.others is None else state.others)
 
 

@@ -332,6 +332,34 @@ def test_a_founder_that_was_alone_and_is_emptied_learns_from_those_that_came_lat
         sim.run(main(), limit_s=300)
 
 
+def test_an_older_copy_of_the_only_voter_says_that_nobody_else_can_lead(caplog: pytest.LogCaptureFixture) -> None:
+    with Simulation(45) as sim:
+        group = Grown(sim, 2)
+        group.named = ("n1",)
+
+        async def main() -> None:
+            group.start()
+            await group.propose(await group.leader(), b"a")
+            node, machine = group.nodes["n0"], sim.machine("n0")
+            await machine.ask(partial(node.change, AddLearner("n1"), timeout_s=5.0))
+            await asyncio.sleep(2)
+            machine.power_cut()
+            older = machine.platter("raft").image()
+            group.start("n0")
+            await group.propose(await group.leader(), b"b")
+            await group.caught_up()
+            machine.power_cut()
+            machine.platter("raft").put_back(older)
+            group.start("n0")
+            await asyncio.sleep(20)
+            assert not group.leaders()
+
+        sim.run(main())
+    said = {record.msg: record.__dict__ for record in caplog.records}
+    assert said["folder.older"]["do"] == "restore a backup: no other voter can lead"
+    assert said["group.asked_for"]["later"] == ("n1",)
+
+
 def test_a_first_voter_with_later_ones_founds_once_each_of_them_knows_of_no_group() -> None:
     """As where all hosts of a description begin at once."""
     with Simulation(41) as sim:
