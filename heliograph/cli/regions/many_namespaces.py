@@ -29,6 +29,9 @@ from heliograph.cli.regions.dr_operations import (
     echo,
     rejoin_wanted,
 )
+from heliograph.cli.regions.dr_operations import (
+    planned as asked_for,
+)
 from heliograph.cli.rest import Rest, RestRefused
 from heliograph.cli.show import Output, cells, confirm
 from heliograph.model.admin_paths import dr_path, namespace_path
@@ -75,9 +78,13 @@ def carry_out(rest: Rest, output: Output, wanted: OperationRequest) -> None:
     has interrupted it.
     """
     asked: dict[str, Any] = {"to": wanted.to, "region": wanted.region, "tenant": wanted.tenant, "force": wanted.force}
-    for risk in wanted.max_risk:
-        asked |= risk_of("--max-risk", risk)
+    asked |= _bounds(wanted)
     plan = rest.get(PLAN, kind=wanted.kind, **asked)
+    if any(plan.get(bound) != asked[bound] for bound in ("risk_messages", "risk_s") if bound in asked):
+        raise ConfigError(
+            "the broker that was asked knows no --max-risk, and would move what lacks more: ask one of this version "
+            "(--admin), or leave it out"
+        )
     if wanted.dry_run and output.json:
         output.show(plan)
         return
@@ -325,6 +332,10 @@ class _Work:
             if rejoin_wanted(self._rest, wanted):
                 carried_out(self._rest, replace(wanted, kind="rejoin"), line, planned)
             wanted = replace(wanted, kind="switchover")
+        if wanted.max_risk and not row["goes_on"] and not line.begun(wanted.kind):
+            now = asked_for(self._rest, wanted)["cost"].get("at_risk") or {}
+            if why := _above(wanted, now):
+                return {"result": Result.CANNOT, "because": why}
         found = carried_out(self._rest, wanted, line, planned)
         report = found["report"]
         if found["state"] != "done":
@@ -370,6 +381,30 @@ class _Work:
         except ConfigError:
             pass
         return False
+
+
+def _bounds(wanted: OperationRequest) -> dict[str, int]:
+    """risk_messages, risk_s: those that were given. Raises ConfigError."""
+    found = dict[str, int]()
+    for risk in wanted.max_risk:
+        found |= risk_of("--max-risk", risk)
+    return found
+
+
+def _above(wanted: OperationRequest, risk: Mapping[str, Any]) -> str:
+    """Why a failover that is to begin now would lose more than `--max-risk`; "": it would not. The plan may be minutes
+    old. risk: `at_risk` of the namespace.
+    """
+    bounds, messages = _bounds(wanted), risk.get("messages")
+    if messages is None:
+        return f"it is not known any more how much {wanted.to} lacks, and --max-risk is set"
+    if messages > bounds.get("risk_messages", messages):
+        return f"{wanted.to} lacks {messages} messages by now, and --max-risk is {bounds['risk_messages']}"
+    age_s = risk.get("age_s") or 0.0
+    if messages and age_s > bounds.get("risk_s", age_s):
+        oldest = f"the oldest message that {wanted.to} lacks is {age_s:.1f} s old by now"
+        return f"{oldest}, and --max-risk is {bounds['risk_s']}s"
+    return ""
 
 
 def _named(row: Row) -> Row:

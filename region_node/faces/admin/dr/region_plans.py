@@ -220,6 +220,8 @@ async def plan(
         "to": to,
         "region": region,
         "tenant": tenant,
+        "risk_messages": risk_messages,
+        "risk_s": risk_s,
         "configuration": told.trouble,
         "namespaces": rows,
         "passed": [{"because": why, "count": len(of), "some": of[:_NAMED]} for why, of in sorted(passed.items())],

@@ -57,13 +57,18 @@ class Region:
         self.lock = threading.Lock()
         self.query = dict[str, Any]()
         """What the last plan was asked with."""
+        self.bounded = True
+        """It knows of bounds, as a broker of this version does."""
+        self.risk = dict[str, dict[str, Any]]()
+        """Namespace -> what is at risk when it is begun; RISK else."""
         self.others = dict[str, dict[str, str]]()
         """Namespace -> regions that are named before the one that takes it, and why they do not."""
 
     def get(self, path: str, **query: Any) -> Any:
         if path == PLAN:
             self.query = query
-            return self._plan(query["to"])
+            bounds = {name: query.get(name) for name in ("risk_messages", "risk_s")} if self.bounded else {}
+            return self._plan(query["to"]) | bounds
         namespace = "/".join(path.split("/")[4:6])
         if namespace not in self.active:
             raise refused(404, "Namespace does not exist")
@@ -99,6 +104,8 @@ class Region:
             return found
 
     def _operations(self, namespace: str, given: Any) -> Any:
+        if given["dry_run"]:
+            return {"state": "planned", "cost": {"at_risk": self.risk.get(namespace, RISK)}}
         old = self.operations.get(namespace)
         if old is None or old["state"] != "running":
             if self.active[namespace] == given["to"]:
@@ -427,6 +434,37 @@ def test_of_several_regions_each_namespace_goes_to_its_own_and_the_plan_says_why
     said = capsys.readouterr().out
     for words in ("1 to eu", "1 to ap", "t/b to ap: eu: eu lacks 120 messages, and max_risk is 100"):
         assert words in said
+
+
+@pytest.mark.parametrize("dry_run", (False, True))
+def test_a_bound_that_a_broker_of_an_earlier_version_does_not_know_moves_nothing(dry_run: bool) -> None:
+    region = Region("t/a")
+    region.bounded = False
+    wanted = OperationRequest(kind="failover", to="eu", region="us", yes=True, max_risk=["100"], dry_run=dry_run)
+    with pytest.raises(ConfigError, match="knows no --max-risk"):
+        carry_out(cast(Any, region), Output(), wanted)
+    assert not region.begun
+
+
+@pytest.mark.parametrize(
+    ("bound", "risk", "why"),
+    [
+        ("100", {**RISK, "messages": 101}, "lacks 101 messages by now"),
+        ("5s", {**RISK, "age_s": 6.0}, "is 6.0 s old by now"),
+        ("5s", {**RISK, "messages": None}, "not known any more"),
+    ],
+)
+def test_a_bound_is_looked_at_again_when_a_namespace_is_begun(
+    bound: str, risk: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan was well within it."""
+    region = Region("t/a", "t/b")
+    region.risk["t/b"] = risk
+    wanted = OperationRequest(kind="failover", to="eu", region="us", yes=True, max_risk=[bound])
+    with pytest.raises(typer.Exit) as ended:
+        carry_out(cast(Any, region), Output(), wanted)
+    assert ended.value.exit_code == 1 and region.begun == ["t/a"] and region.active["t/b"] == "us"
+    assert why in capsys.readouterr().out
 
 
 def test_a_bound_is_of_a_failover_of_many() -> None:

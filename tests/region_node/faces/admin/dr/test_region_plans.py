@@ -405,6 +405,7 @@ def test_of_several_regions_each_namespace_has_its_own_and_says_why(monkeypatch:
         found, _ = await survivor.plan(kind="failover", to="ap,eu", region="us", force=True, risk_messages=0)
         (row, _) = found["namespaces"]
         assert row["verdict"] == "cannot" and {row["to"], *row["others"]} == {"eu", "ap"}
+        assert (found["risk_messages"], found["risk_s"]) == (0, None), "a caller sees that its bound was heard"
         with pytest.raises(NotAllowed, match="one region"):
             await survivor.plan(kind="failback", to="us,ap")
         with pytest.raises(NotFound, match="mars"):
