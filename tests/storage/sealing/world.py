@@ -50,7 +50,7 @@ class Config:
         clock: Clock | None = None,
         heard: Callable[[], list[float]] = list,
     ) -> Sealing:
-        """Of a broker that starts now. heard: as of a CautiousClock."""
+        """A broker starts now. heard: as of a CautiousClock."""
         expiry = CautiousClock(clock or region.sim.clock(), heard)
         made = Sealing(self.store(), "us", masters or Masters(), expiry, random.Random(region.rng.getrandbits(32)))
         made.wanted = lambda topic: wanted

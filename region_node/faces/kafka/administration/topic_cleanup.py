@@ -60,7 +60,7 @@ class Cleaning:
     def _changed(self, key: str) -> None:
         view, tasks = self._broker.topics.view, self._broker.tasks
         if key.startswith(PARTITIONED) and not view.partitions(topic := key.removeprefix(PARTITIONED)):
-            tasks.spawn(self._clean_in_turn(TopicName.parse(topic), view.restored))
+            tasks.spawn(self._clean_slowly(TopicName.parse(topic), view.restored))
         elif key.startswith(NAMESPACES) and view.namespace(namespace := key.removeprefix(NAMESPACES)) is None:
             tasks.spawn(self._clean_namespace(namespace, view.restored))
 
@@ -73,7 +73,7 @@ class Cleaning:
         except HeliographError as error:  # a row is left, which the next broker that starts here reads
             log.warning("kafka.not_cleaned", extra={"namespace": namespace, "error": str(error)})
 
-    async def _clean_in_turn(self, name: TopicName, restored: bytes) -> None:
+    async def _clean_slowly(self, name: TopicName, restored: bytes) -> None:
         async with self._slots:
             await self._clean(name, restored)
 
