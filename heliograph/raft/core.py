@@ -111,7 +111,7 @@ class RaftCore(Leading):
             self._found_at = FOREVER
             if self.unproven and self._is_fresh() and not self.founders.known:
                 self.founders.found_alone()
-                self._begin_alone(now)
+                self._found()
         if self.starts.own:
             self._tend_starts(now)
         if now >= self._transfer_until:  # it was not to be: go on leading
@@ -285,7 +285,7 @@ class RaftCore(Leading):
         if self.unproven and sender in founders.later:
             founders.hear_later(sender, message, fresh=self._is_fresh())
             if founders.lives:
-                self._begin_alone(now)
+                self._found()
         elif not founders.founders and message.stage is FoundingStage.FRESH:  # it came later, or is to be added yet
             self._send(sender, founders.question(fresh=self.unproven and self._is_fresh()))
         elif sender not in founders.founders:
@@ -301,16 +301,13 @@ class RaftCore(Leading):
         elif message.stage is not FoundingStage.FOUNDED and (answer := founders.answer()) is not None:
             self._send(sender, answer)
 
-    def _begin_alone(self, now: float) -> None:
-        """The group is founded by this member alone, and those that are to come later know of none."""
-        self._found()
-        self._ask_at = self._found_at = FOREVER
-        self._stand(now)
-
     def _found(self) -> None:
         """It belongs to the founding: it counts."""
         self.unproven = False
         self._out.proven = self.founders.lives
+        if self.founders.later:  # by this member alone, and they know of no group
+            self._ask_at = self._found_at = FOREVER
+            self._stand(self._now)
 
     # -- starts -------------------------------------------------------------------------------------------------------
 
