@@ -136,7 +136,7 @@ class Drill:
                 return with_report(op, latency=known).waits(
                     f"how long publishing takes without a drill is measured for {measured_s:g} s"
                 )
-            op = with_report(op, latency={**known, "ready": await self._latencies(op)})
+            op = with_report(op, latency={**known, "ready_ms": now, "ready": await self._latencies(op)})
         target = namespace_facts.lacking(await self._facts(op.target, op.namespace), op.source)
         source = namespace_facts.not_in(await self._facts(op.source, op.namespace), op.target)
         risk = at_risk(op.source, op.target, source, target)
@@ -339,12 +339,17 @@ class Drill:
         known, now = op.report.get("latency") or {}, await self._latencies(op)
         if "ready" not in known:  # a broker of an earlier version has begun it
             return {region: publish_latency.judged(None, None, self._settings) for region in now}
-        began, ready = known["began"], known["ready"]
+        began, ready, since_ms = known["began"], known["ready"], known["since_ms"]
+        ready_ms, now_ms = known.get("ready_ms", since_ms), self._wall_ms()
+        times_s = (ready_ms - since_ms) / 1000, (now_ms - ready_ms) / 1000
+        if min(times_s) <= 0:  # an earlier version has begun it, or a clock was set
+            times_s = 1.0, 1.0
         return {
             region: publish_latency.judged(
                 publish_latency.between(began[region], ready[region]),
                 publish_latency.between(ready[region], counts),
                 self._settings,
+                times_s,
             )
             for region, counts in now.items()
         }

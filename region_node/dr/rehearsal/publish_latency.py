@@ -2,8 +2,9 @@
 
 Is: a core: what was appended between two looks at the brokers' counts, the p99 of that, and a verdict. Isn't: counting
 (`storage.managed_ledger.append_counts`), or asking brokers.
-Invariants: where a window has too few messages for a p99 nothing is said to be well; a broker that was started anew
-counts from nothing; what nobody measured is not kept.
+Invariants: where a window has too few messages for a p99 nothing is said to be well, nor where publishing has nearly
+stopped; what a broker took along that ended meanwhile, or was started anew, is not made up; what nobody measured is not
+kept.
 """
 
 from __future__ import annotations
@@ -25,19 +26,25 @@ KEPT, BROKEN, NO_TRAFFIC, TOO_LITTLE, NOT_MEASURED = (
 )
 _ENTRIES_LEAST = 100
 """Of fewer a p99 is one of them."""
+_RATE_LEAST = 0.1
+"""Of that before: with less the slow ones may be those that are not there."""
 
 
 def between(before: Counts, after: Counts) -> list[int] | None:
     """What was appended meanwhile, at all brokers that are there after it. None: one of them does not count the
-    namespace by itself.
+    namespace by itself, or one that had appended to it has ended or was started anew, with what it had counted.
     """
+    if any(any(was) and broker not in after for broker, was in before.items()):
+        return None
     out = [0] * (len(FINE_S) + 1)
     for broker, counts in after.items():
         if len(counts) != len(out):
             return None
         old = before.get(broker, ())
         if len(old) != len(counts) or any(now < was for was, now in zip(old, counts, strict=True)):
-            old = [0] * len(counts)  # it was started since
+            if any(old):
+                return None  # it was started since
+            old = [0] * len(counts)
         for at, (was, now) in enumerate(zip(old, counts, strict=True)):
             out[at] += now - was
     return out
@@ -54,11 +61,18 @@ def p99_ms(counts: Sequence[int]) -> float | None:
     return None
 
 
-def judged(before: Sequence[int] | None, during: Sequence[int] | None, settings: DrillSettings) -> dict[str, Any]:
-    """One region's part of the report. None: nobody looked."""
+def judged(
+    before: Sequence[int] | None,
+    during: Sequence[int] | None,
+    settings: DrillSettings,
+    times_s: tuple[float, float] = (1.0, 1.0),
+) -> dict[str, Any]:
+    """One region's part of the report. None: nobody looked. times_s: how long each of the two has lasted."""
     if before is None or during is None:
         return {"verdict": NOT_MEASURED}
     out: dict[str, Any] = {"entries_before": sum(before), "entries_during": sum(during)}
+    if sum(before) >= _ENTRIES_LEAST and sum(during) * times_s[0] < _RATE_LEAST * sum(before) * times_s[1]:
+        return {**out, "verdict": NOT_MEASURED}
     least = min(out.values())
     if least < _ENTRIES_LEAST:
         return {**out, "verdict": TOO_LITTLE if least else NO_TRAFFIC}

@@ -40,15 +40,25 @@ def test_what_takes_longer_than_anything_that_is_counted_is_not_a_number() -> No
 def test_of_a_few_messages_nothing_is_said_to_be_well() -> None:
     enough = counts(*[1.0] * 100)
     assert judged(enough, counts(*[1.0] * 99), DrillSettings())["verdict"] == "too little traffic"
-    assert judged(enough, NONE, DrillSettings())["verdict"] == judged(NONE, enough, DrillSettings())["verdict"]
+    assert judged(counts(1.0), NONE, DrillSettings())["verdict"] == judged(NONE, enough, DrillSettings())["verdict"]
     assert judged(NONE, enough, DrillSettings())["verdict"] == "no traffic"
     assert judged(None, enough, DrillSettings()) == {"verdict": "not measured"}
     assert judged(enough, enough, DrillSettings())["verdict"] == "kept"
 
 
-def test_brokers_are_added_up_and_one_that_was_started_anew_counts_from_nothing() -> None:
+def test_publishing_that_has_nearly_stopped_is_not_said_to_be_well() -> None:
+    much, settings = counts(*[1.0] * 10_000), DrillSettings()
+    for left in (0, 99, 900):
+        assert judged(much, counts(*[1.0] * left), settings)["verdict"] == "not measured"
+    assert judged(much, counts(*[1.0] * 1000), settings)["verdict"] == "kept"
+    assert judged(much, counts(*[1.0] * 1000), settings, (10.0, 200.0))["verdict"] == "not measured"
+    assert judged(much, counts(*[1.0] * 99), settings, (10.0, 0.1))["verdict"] == "too little traffic"
+
+
+def test_brokers_are_added_up_and_what_one_took_along_is_not_made_up() -> None:
     a, b = counts(1.0, 1.0), counts(30.0)
     assert between({"a": a, "b": b}, {"a": counts(1.0, 1.0, 5.0), "b": counts(30.0, 40.0)}) == counts(5.0, 40.0)
-    assert between({"a": a}, {"a": counts(1.0)}) == counts(1.0), "it has fewer than before"
-    assert between({"a": a, "b": b}, {"a": a, "c": counts(7.0)}) == counts(7.0), "one is gone, and one has come"
+    assert between({"a": a}, {"a": counts(1.0)}) is None, "it has fewer than before"
+    assert between({"a": a, "b": b}, {"a": a, "c": counts(7.0)}) is None, "one is gone with what it had"
+    assert between({"a": a, "b": NONE}, {"a": a, "c": counts(7.0)}) == counts(7.0), "it had nothing"
     assert between({"a": a}, {"a": []}) is None, "it does not count the namespace by itself any more"
