@@ -346,8 +346,22 @@ async def look_at_clients(admin: Admin, namespace: ExistingNamespace, *, local: 
 
 
 async def end_clients(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
-    """Those of a shadow leave, before its topics go: they would make them again."""
-    return await _of_clients(admin, namespace, "DELETE", lambda clients: clients.end(namespace), local=local)
+    """Those of a shadow leave, before its topics go: they would make them again. At every broker of this region: which
+    is its first may be another one than when they were begun. `local`: at this one.
+    """
+    _check_shadow(admin, namespace)
+    if local:
+        _clients(admin).end(namespace)
+    else:
+        await end_clients_here(admin, namespace)
+    return _clients(admin).status(namespace)
+
+
+async def end_clients_here(admin: Admin, namespace: str) -> None:
+    """Raises what a broker that does not answer raises: it may have some."""
+    if admin.drill_clients is not None:
+        admin.drill_clients.end(namespace)
+    await of_other_brokers(admin, "DELETE", f"{dr_path(namespace)}/clients?local=true")
 
 
 async def _of_clients(
@@ -379,8 +393,7 @@ async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
     region is to be done first: its links make them again.
     """
     _check_shadow(admin, namespace)
-    if admin.drill_clients is not None:
-        admin.drill_clients.end(namespace)  # of a drill that was given up
+    await end_clients_here(admin, namespace)  # of a drill that was given up
     names = await admin.topics.topics(namespace)
 
     async def one(name: str) -> None:
@@ -390,7 +403,7 @@ async def drop(admin: Admin, namespace: ExistingNamespace) -> dict[str, int]:
             pass  # deleted before this step was interrupted
 
     await _side_by_side(one, names[:_DROPPED_AT_ONCE])
-    if left := len(names[_DROPPED_AT_ONCE:]):
+    if left := len(await admin.topics.topics(namespace)):  # also what was made meanwhile
         return {"left": left}
     linked = admin.policies(namespace).policies.get("replication") == [admin.region]
 

@@ -125,3 +125,19 @@ def test_a_drills_client_goes_to_listed_hosts_alone_and_shows_a_token_that_is_fo
             check(Address.parse("pulsar+ssl://eu.good:6651"), all_regions)
 
     run_alone(main())
+
+
+def test_clients_end_at_all_brokers_and_what_they_have_made_meanwhile_keeps_the_region_in_the_shadow() -> None:
+    async def main() -> None:
+        here = await Here().start("us")
+        here.brokers.append(SimpleNamespace(broker="b2", listeners={}))
+        here.there = {f"persistent://{SHADOW}/a"}
+        here.coming = [f"persistent://{SHADOW}/made-meanwhile"]
+        assert await drills.drop(here.admin, SHADOW) == {"left": 1}
+        assert [(broker, method) for broker, method, _ in here.called] == [("b2", "DELETE")]
+        assert here.called[0][2].endswith("/clients?local=true")
+        assert here.admin.view.namespace(SHADOW) is not None
+        assert await drills.drop(here.admin, SHADOW) == {"left": 0}
+        assert not here.there and here.admin.view.namespace(SHADOW) is None
+
+    run_alone(main())
