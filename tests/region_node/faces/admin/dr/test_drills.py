@@ -81,7 +81,7 @@ def test_a_shadow_of_more_partitioned_topics_than_a_transaction_holds_goes_some_
         here = await Here().start("us")
         for number in range(1100):
             await here.old.config.create_partitioned(f"persistent://{SHADOW}/of-1-{number}", 1)
-        said = []
+        said = list[int]()
         while (left := (await drills.drop(here.admin, SHADOW))["left"]) or not said:
             assert here.admin.view.namespace(SHADOW) is not None
             said.append(left)

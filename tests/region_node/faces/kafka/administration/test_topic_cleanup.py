@@ -85,13 +85,13 @@ def test_many_topics_that_go_at_once_are_forgotten_a_few_at_a_time() -> None:
     async def run(face: Face) -> None:
         forget, now, most, done = face.broker.ids.forget, 0, 0, list[TopicName]()
 
-        async def counted(name: TopicName) -> None:
+        async def counted(topic: TopicName) -> None:
             nonlocal now, most
             now, most = now + 1, max(most, now + 1)
             await settle(3)
-            await forget(name)
+            await forget(topic)
             now -= 1
-            done.append(name)
+            done.append(topic)
 
         face.broker.ids.forget = counted  # type: ignore[method-assign]
         names = [f"persistent://public/default/many-{number}" for number in range(40)]
