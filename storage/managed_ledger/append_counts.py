@@ -132,5 +132,5 @@ class Appends:
         return found
 
     def forget(self, namespace: str) -> None:
-        """Of one that is no longer there: its place is another's. Topics of it that are open count for nobody."""
+        """It is no longer there: its place is another's. Topics of it that are open count for nobody."""
         self.namespaces.pop(namespace, None)
