@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.disk import UNLIMITED_BYTES, Platter
 from heliograph.model.errors import CorruptData
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import verify_block
 from local_meta import keys
 from storage.bookie.entry_log.entry_log import EntryLog, name_of
@@ -256,10 +257,11 @@ def _takes_writes(node: Node) -> str:
 
 def _blocks(node: Node) -> Iterator[tuple[Platter, str, int, int]]:
     """Those of a bookie's entry logs that are wanted, by the indexes that the platter holds, and by the metadata: what
-    a topic gave up while the bookie was away lies there until the collection of garbage comes by.
+    a topic gave up while the bookie was away lies there until the collection of garbage comes by, and what was stored
+    anew on another bookie in its place as long as the ledger.
     """
-    metadata = node.region.metadata
-    machine: Any = metadata.roles[0].node.machine if metadata.is_ready() else None  # type: ignore[attr-defined]
+    keeper = node.region.metadata
+    machine: Any = keeper.roles[0].node.machine if keeper.is_ready() else None  # type: ignore[attr-defined]
     for one in node.roles[0].bookie.dirs:  # type: ignore[attr-defined]
         platter: Platter = one.place.disk.platter
         log: EntryLog
@@ -267,10 +269,14 @@ def _blocks(node: Node) -> Iterator[tuple[Platter, str, int, int]]:
             name = name_of(log.number)
             for page in _index_of(log, platter.content(name)):
                 for group, ledger in enumerate(page.ledgers):
-                    if machine is not None and machine.get(keys.ledger(ledger)) is None:
+                    stored = None if machine is None else machine.get(keys.ledger(ledger))
+                    if machine is not None and stored is None:
                         continue
-                    for offset, size, first, _ in page.runs(group):
-                        if one.logs.wants(log.number, ledger, first):
+                    metadata = None if stored is None else LedgerMetadata.decode(stored[0])
+                    for offset, size, first, count in page.runs(group):
+                        ends = () if metadata is None else (first, first + count - 1)
+                        placed = metadata is None or any(node.name in metadata.ensemble_at(entry) for entry in ends)
+                        if placed and one.logs.wants(log.number, ledger, first):
                             yield platter, name, offset, offset + size
 
 
