@@ -23,6 +23,10 @@ from storage.ledger.recovery.ledger_recovery import recover_ledger
 
 log = logging.getLogger("storage.ledger.abandoned")
 
+EMPTIED_AFTER_S = 60.0
+"""Of a bookie that an operator is emptying: it answers, so that its writer needs no time to find out that it does not.
+"""
+
 
 class Abandoned:
     """The auditor's. `closed`: since its start."""
@@ -33,17 +37,21 @@ class Abandoned:
         self._since: dict[int, float] = {}
 
     async def on_scanned(self, waiting: Iterable[int], gone: Callable[[str, int], bool], now: float) -> None:
-        """Closes what has waited for its writer in every scan for `after_s`; the first that fails ends it until the
-        next scan.
+        """Closes what has waited for its writer in every scan for `after_s`, or EMPTIED_AFTER_S where an operator waits
+        for it; the first that fails ends it until the next scan.
 
         waiting: ledgers whose last fragment names a lost bookie. gone: whether a bookie is lost for a ledger. Raises
         what the metadata raises.
         """
         self._since = {ledger: self._since.get(ledger, now) for ledger in waiting}
-        for ledger in [ledger for ledger, since in self._since.items() if now - since >= self._after_s]:
+        soonest_s = min(self._after_s, EMPTIED_AFTER_S)
+        for ledger in [ledger for ledger, since in self._since.items() if now - since >= soonest_s]:
             found = await self._context.meta.get(keys.ledger(ledger))
             metadata = readable(LedgerMetadata.decode, keys.ledger(ledger), found[0]) if found is not None else None
             if metadata is None or not self._can_leave(metadata, gone):
+                continue
+            emptied = any(self._context.pool.draining(bookie) for bookie in metadata.fragments[-1][1])
+            if not emptied and now - self._since[ledger] < self._after_s:
                 continue
             self._since[ledger] = now  # where it fails: not again at once
             try:

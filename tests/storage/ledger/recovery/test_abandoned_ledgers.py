@@ -16,6 +16,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from region_node.commands.storage import ledger_commands
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
+from storage.ledger.recovery.abandoned_ledgers import EMPTIED_AFTER_S
 from storage.ledger.repair.repair_waits import waits_for
 from storage.ledger.underreplicated_marks import Mark, mark_lacking
 from tests.storage.ledger.repair.lost_bookie_worlds import SETTINGS, SMALL, Worlds, filled
@@ -88,6 +89,25 @@ def test_it_is_closed_and_gets_its_copies_and_its_mark_goes() -> None:
         await log.close()
 
     three(work, SOON, bookies=4, quorums=(2, 2, 2))
+
+
+def test_whoever_empties_a_bookie_waits_a_minute_for_a_writer_that_is_no_more() -> None:
+    async def work(world: Worlds) -> None:
+        metadata = await written_by_one_who_dies(world)
+        emptied = metadata.fragments[0][1][0]
+        await world.parts[0].decommission(emptied)
+        await asyncio.sleep(EMPTIED_AFTER_S / 2)
+        assert (await world.ledgers())[0] == metadata, "its writer may only be slow"
+        for _ in range(3):
+            await asyncio.sleep(EMPTIED_AFTER_S)
+            if (await world.parts[0].emptying(emptied)).done:
+                break
+        found = await world.parts[0].emptying(emptied)
+        assert found.done, found
+        (closed,) = await world.ledgers()
+        assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, 5)
+
+    three(work, replace(SETTINGS, check_s=1e9), bookies=4, quorums=(2, 2, 2))
 
 
 def test_a_ledger_whose_writer_lives_is_left_to_it() -> None:
