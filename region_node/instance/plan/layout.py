@@ -466,7 +466,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
                 if other.name != node.region
             },
             "advertised_host": HOST,
-            "canary": {"port": region.health_port, "by_itself": True},
+            "canary": {"port": region.health_port} if region.health_port else {"by_itself": True},
         }
     if "bookie" in node.roles:
         settings["bookie"] = {

@@ -69,8 +69,8 @@ def what_was_sent_is_not_at_risk(patch: BrokenRules) -> None:
 def a_tombstone_goes_with_the_first_copy(patch: BrokenRules) -> None:
     """It is taken away once one region has purged: a region that has not heard of it yet brings the topic back."""
 
-    async def settle(self: Tombstones, found: Tombstone, version: int) -> None:
-        await settled(self, replace(found, regions=found.purged) if found.purged else found, version)
+    async def settle(self: Tombstones, found: Tombstone, version: int, waits: set[str]) -> None:
+        await settled(self, replace(found, regions=found.purged) if found.purged else found, version, waits)
 
     settled = Tombstones.settle
     patch.setattr(Tombstones, "settle", settle)
