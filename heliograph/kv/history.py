@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.kv.machine_commands import CommandKind, command, txn_fields, unpack
+from heliograph.kv.machine_commands import CommandKind, MalformedCommand, command, txn_fields, unpack
 from heliograph.kv.machine_commands import pack as packed
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine
@@ -41,7 +41,7 @@ class TableHistory:
         """Raises CorruptData where it cannot be read."""
         try:
             return cls(tuple((int(behind), int(stamp)) for behind, stamp in unpack(blob)))
-        except Exception as error:
+        except (MalformedCommand, TypeError, ValueError, OverflowError) as error:
             raise CorruptData(f"the history of the metadata: {error}") from error
 
     def encode(self) -> bytes:
