@@ -26,7 +26,8 @@ NOTHING_CHOSEN = 5
 """What pytest returns where no test is of those that are asked for."""
 UNITS = (
     *("-n", "2", "--dist", "worksteal", "-m", "not wan and not system and not long", "--durations=10"),
-    "--timeout=1800",  # of a clock that runs on while they stand back
+    "--timeout=1200",  # of a clock that runs on while they stand back
+    "--timeout-method=thread",  # ends the worker: raised by a signal within a simulated task it ends that task alone
 )
 LONGEST = (
     "tests/system/test_terraform.py",
