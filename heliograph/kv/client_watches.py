@@ -112,9 +112,9 @@ class Watches:
             self.drop(number)
 
     def forget(self) -> None:
-        """The table is that of another history: all of it is news at the next listing."""
+        """The table is that of another history: all of it is news on the next connection."""
         for watch in self._of.values():
-            watch.since, watch.anew, watch.listed = -1, True, False
+            watch.since, watch.anew = -1, True
 
     @property
     def listed(self) -> bool:

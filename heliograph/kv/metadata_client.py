@@ -21,7 +21,7 @@ import ssl as tls
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from heliograph.kv import client_history
 from heliograph.kv.client_history import ClientHistory
@@ -503,7 +503,7 @@ class MetaClient:
                 index, last, found = fields(payload, int, bool, list)
                 if number == client_history.NUMBER:
                     if self.history.on_listing(rows(found)):
-                        self._watches.forget()
+                        self._begin_anew()
                     self._ask_watches()
                     return
                 self._answered = True
@@ -515,14 +515,20 @@ class MetaClient:
                 if number != client_history.NUMBER:
                     self.history.heard(index)
                     self._watches.on_event(number, index, rows(found))
-                else:  # what was listed before the first command of another history is all that there was
-                    self.history.on_event(rows(found))
+                elif self.history.on_event(rows(found)):
+                    self._begin_anew()
             case Frame.HEARTBEAT:
                 hears, _index, *last_command = fields(payload, bool, int, int, least=2)
                 self.history.heard(*last_command or [-1])
                 self.on_leader_heard(hears)
             case _:
                 pass  # of a newer server: it may say more than this client understands
+
+    def _begin_anew(self) -> NoReturn:
+        """What the connection was asked for by what was known of another history is asked for on another one."""
+        self._watches.forget()
+        self._answered = True  # this server may stay: its history is known now
+        raise PeerError("the metadata is in another history than before")
 
     def on_leader_heard(self, hears: bool) -> None:
         self._hears_leader = hears

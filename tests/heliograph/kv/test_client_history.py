@@ -72,6 +72,45 @@ def test_a_watch_that_was_cut_off_until_the_group_has_passed_it_reads_anew() -> 
     simulate(main, stamps=True)
 
 
+def test_a_watch_that_waits_for_a_slow_node_as_the_history_is_told_there_reads_anew() -> None:
+    """Its node told the history of before, as it had not applied the new one yet, and lists behind that."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        group.pass_on("m1")
+        sim.network.cut("c", "m0")
+        sim.network.cut("d", "m1")
+        client, other = group.client("c"), group.client("d")
+        found, shown = _found(client), dict[str, bytes | None]()
+        client.watch("/k/", lambda key, value, version: shown.update({key: value}))
+        await client.synced("/k/")
+        await other.put("/k/1", b"1")
+        kept = len(group.log.entries)
+        for _ in range(20):
+            version = await other.put("/k/1", b"lost")
+        await asyncio.sleep(2)
+        for name in ("m0", "m1"):
+            sim.machine(name).kill()
+        del group.log.entries[kept:]
+        for name in ("m1", "m0"):
+            group.start(name)
+            await asyncio.sleep(0.1)
+            group.replica(name).lag = name == "m1"
+        group.pass_on("m1")
+        while not client.history.listed:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert found == []
+        while await other.put("/beside", b"") < version - 1:
+            pass
+        assert await other.put("/k/1", b"2") == version
+        follower = group.replica("m1")
+        follower.lag = False
+        sim.machine("m1").run(follower.catch_up)
+        await asyncio.sleep(10)
+        assert len(found) == 1 and shown == {"/k/1": b"2"} and client.stale_s() == 0
+
+    simulate(main, ("m0", "m1"), stamps=True)
+
+
 def test_a_write_that_was_answered_is_heard_of_at_once() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client = group.client("c")

@@ -205,3 +205,28 @@ def test_whoever_heard_of_what_is_gone_finds_another_history(seed: int) -> None:
                 assert told.found - found == (index > kept), (told.name, heard, index, kept)
 
     simulate(main, NODES, seed, stamps=True, limit_s=3000)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_watch_shows_what_is_there_however_late_its_node_follows_what_was_put_back(seed: int) -> None:
+    """Nodes that apply late know of no other history yet, and list what is of the one of before, or begin to."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        world = World(sim, group)
+        await world.begin()
+        await world.settle()
+        for _ in range(world.rng.randrange(12)):
+            await world.step()
+        await world.stop_all()
+        end = len(group.log.entries)
+        del group.log.entries[world.rng.randrange(max(2, end - 20), end + 1) :]
+        for name in NODES:
+            await world.start(name)
+            group.replica(name).lag = not group.replica(name).is_leader and world.rng.random() < 0.7
+        for _ in range(world.rng.randrange(20)):
+            await world.step()
+            world.rng.choice(world.clients).client.watch("/k/", lambda key, value, version: None)
+        await world.settle()
+        assert [told.client.stale_s() for told in world.clients] == [0, 0, 0]
+
+    simulate(main, NODES, seed, stamps=True, limit_s=3000)
