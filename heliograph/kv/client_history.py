@@ -14,88 +14,94 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from heliograph.kv.client_watches import Rows
 from heliograph.kv.history import HISTORY, TableHistory
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import LeaseLost
 
 log = logging.getLogger("heliograph.kv")
 
-NUMBER = 0
-"""The number of the watch of the history; others count from 1."""
 LEASES_MAX = 4096
 
 
-class ClientHistory:
-    """`wanted`: it is asked for, as soon as there is a watch or a lease. `listed`: the present connection told it."""
+@dataclass(frozen=True, slots=True)
+class AnotherHistory:
+    """The metadata is another one than before. seen: the highest index of a command that was heard of in the one of
+    before. leases: so many were held in it, and are lost.
+    """
 
-    def __init__(self) -> None:
-        self.wanted = self.listed = False
+    seen: int
+    leases: int
+
+
+class ClientHistory:
+    """Asked for, and told, as a `Watch` is. `caught_up`: the present connection told it."""
+
+    prefix = HISTORY
+
+    def __init__(self, on_another: Callable[[AnotherHistory], None]) -> None:
+        """on_another: called once another history is found; what it raises ends the connection."""
+        self.caught_up = self._asked = False
         self.index = -1
         """The highest of a command that was heard of."""
         self._early = -1
         """The same of the present connection, before the history was told there."""
         self._stamp = 0
         """The newest leadership that was told; 0: none, and nothing can be judged."""
-        self._on_another: Callable[[], None] = lambda: None
+        self._on_another = on_another
         self._leases: dict[int, None] = {}
         self._lost: dict[int, None] = {}
 
-    def when_another(self, callback: Callable[[], None]) -> None:
-        """It is called once another history is found."""
-        self._on_another = callback
-
-    def want(self) -> bool:
-        """Whether it was not wanted before."""
-        before, self.wanted = self.wanted, True
-        return not before
-
-    def disconnected(self) -> None:
-        self.listed, self._early = False, -1
-
     def heard(self, index: int) -> None:
         """A node said that it has applied the command at that index: by a listing, an event, or a heartbeat."""
-        if self.listed:
+        if self.caught_up:
             self.index = max(self.index, index)
         else:
             self._early = max(self._early, index)
 
-    def on_listing(self, found: list[tuple[str, int, bytes | None]]) -> bool:
-        """The row as a connection tells it first: whether it is of another history than what was heard until now, of
-        which nothing was heard then.
-        """
+    def ask(self, *, judged: bool) -> int | None:
+        """As `Watch.ask`; it is what the others are judged by."""
+        asked, self._asked = self._asked, True
+        return None if asked else self.index
+
+    def on_listing(self, _index: int, _last: bool, found: Rows) -> None:
+        """The row, as a connection tells it first; no row: nothing was stamped. It is small, and comes at once."""
         rows = [row for row in found if row[0] == HISTORY]
-        self.listed, another = True, False
         if not rows or rows[0][2] is not None:  # else of an earlier version, which says so that it is the one of before
-            another = self._told(*(rows[0][1:] if rows else (-1, None)))
-        self.heard(self._early)
-        return another
+            self._told(*(rows[0][1:] if rows else (-1, None)))
+        self._on_judged()
 
-    def on_event(self, found: list[tuple[str, int, bytes | None]]) -> bool:
-        """A change of it; the same."""
-        another = False
+    def on_event(self, _index: int, found: Rows) -> None:
         for key, version, value in found:
-            another |= key == HISTORY and self._told(version, value)
-        return another
+            if key == HISTORY:
+                self._told(version, value)
 
-    def on_refused(self) -> None:
+    def on_refused(self, _why: str) -> None:
         """A node of an earlier version: it says nothing of it."""
-        self._stamp, self.listed = 0, True
+        self._stamp = 0
+        self._on_judged()
+
+    def _on_judged(self) -> None:
+        self.caught_up = True
         self.heard(self._early)
 
-    def _told(self, version: int, value: bytes | None) -> bool:
+    def on_disconnected(self) -> None:
+        self.caught_up, self._asked, self._early = False, False, -1
+
+    def _told(self, version: int, value: bytes | None) -> None:
         history = TableHistory() if value is None else readable(TableHistory.decode, HISTORY, value)
         another = history is not None and bool(self._stamp) and not history.goes_on_from(self._stamp, self.index)
         self._stamp = 0 if history is None else history.stamp
         if another:
-            log.warning("metadata.another_history", extra={"seen": self.index, "leases": len(self._leases)})
-            self.index = -1
+            found = AnotherHistory(self.index, len(self._leases))
+            log.warning("metadata.another_history", extra={"seen": found.seen, "leases": found.leases})
+            self.index = max(version, self._early)
             for lease in self._leases:
                 _keep(self._lost, lease)
             self._leases = {}
-            self._on_another()
-        self.heard(version)
-        return another
+            self._on_another(found)
 
     def granted(self, lease: int) -> bool:
         """False: somebody here had the number in another history, and may still use it: it is to be given back."""

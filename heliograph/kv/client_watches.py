@@ -1,4 +1,4 @@
-"""Watches: what a metadata client watches, and how far each of its watches has come.
+"""Watch: one watch of a metadata client, and how far it has come.
 
 Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or
 a frame.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 from heliograph.kv.metadata_store import WatchCallback
 from heliograph.kv.unreadable_records import tell_change
@@ -30,30 +29,31 @@ class Watch:
     """
 
     __slots__ = (
+        "_anew",
+        "_callback",
         "_heard",
+        "_known",
+        "_listing",
         "_refusal_logged",
-        "anew",
+        "_stopped",
         "asked",
-        "callback",
-        "known",
-        "listed",
-        "listing",
+        "caught_up",
         "prefix",
         "refused",
         "since",
     )
 
     def __init__(self, prefix: str, callback: WatchCallback) -> None:
-        self.prefix, self.callback = prefix, callback
+        self.prefix, self._callback = prefix, callback
         self.since = -1
-        self.anew = False
+        self._anew = False
         """Whether what is known may have the versions of what is there, and be something else."""
         self.asked = False
         """Whether the present connection was asked for it."""
-        self.known: dict[str, int] = {}
-        self.listing: Rows = []
-        self.listed = False
-        """Whether the present connection has given the whole listing."""
+        self._known: dict[str, int] = {}
+        self._listing: Rows = []
+        self.caught_up = self._stopped = False
+        """caught_up: whether the present connection has told all that there was, or refuses to."""
         self.refused = ""
         self._heard, self._refusal_logged = asyncio.Event(), False
 
@@ -64,112 +64,72 @@ class Watch:
         if self.refused:
             raise NotAllowed(self.refused)
 
-    def on_synced(self) -> None:
-        self._heard.set()
+    def forget(self) -> None:
+        """The table is that of another history: all of it is news on the next connection."""
+        self.since, self._anew = -1, True
 
-    def ask(self, *, judged: bool) -> bool:
-        """Whether the present connection is to be asked for it now. judged: its history is known there."""
-        asks = not self.asked and (judged or self.since < 0)
-        self.asked |= asks
-        return asks
+    def ask(self, *, judged: bool) -> int | None:
+        """From which index on the present connection is to be asked for it now; None: it is not. judged: its history
+        is known there.
+        """
+        if self.asked or not (judged or self.since < 0):
+            return None
+        self.asked = True
+        return self.since
 
     def on_refused(self, why: str) -> None:
-        self.refused = why
+        self.refused, self.caught_up = why, True
         self._heard.set()
         if not self._refusal_logged:
             self._refusal_logged = True
             log.warning("metadata.watch_refused", extra={"prefix": self.prefix, "error": why})
 
     def on_disconnected(self) -> None:
-        self.listing, self.listed, self.asked = [], False, False
+        self._listing, self.caught_up, self.asked = [], False, False
         if self.refused:
             self.refused = ""
             if self.since < 0:
                 self._heard.clear()
 
+    def stop(self) -> None:
+        """It is told nothing more."""
+        self._stopped = True
+        self._heard.set()
 
-class Watches:
-    """By the number that the server is told."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, Watch] = {}
-
-    def __iter__(self) -> Iterator[tuple[int, Watch]]:
-        return iter(list(self._of.items()))
-
-    def add(self, number: int, watch: Watch) -> None:
-        self._of[number] = watch
-
-    def drop(self, number: int) -> bool:
-        """Returns whether it was there."""
-        watch = self._of.pop(number, None)
-        if watch is not None:
-            watch.on_synced()
-        return watch is not None
-
-    def clear(self) -> None:
-        for number in list(self._of):
-            self.drop(number)
-
-    def forget(self) -> None:
-        """The table is that of another history: all of it is news on the next connection."""
-        for watch in self._of.values():
-            watch.since, watch.anew = -1, True
-
-    @property
-    def listed(self) -> bool:
-        """Whether every one that is not refused has caught up on the present connection."""
-        return all(watch.listed or watch.refused for watch in self._of.values())
-
-    def on_disconnected(self) -> None:
-        for watch in self._of.values():
-            watch.on_disconnected()
-
-    def on_refused(self, number: int, why: str) -> None:
-        watch = self._of.get(number)
-        if watch is not None:
-            watch.on_refused(why)
-
-    def on_listing(self, number: int, index: int, last: bool, found: Rows) -> None:
+    def on_listing(self, index: int, last: bool, found: Rows) -> None:
         """A part of what is there now, or of what has changed since. Raises PeerError."""
-        watch = self._of.get(number)
-        if watch is None:
-            return
-        watch.listing += found
+        self._listing += found
         if not last:
             return
-        listing, watch.listing = watch.listing, []
+        listing, self._listing = self._listing, []
         present = {key for key, _, _ in listing}
-        gone = [key for key in watch.known if key not in present]
-        if any(value is None and watch.known.get(key) != version for key, version, value in listing):
-            watch.since = -1  # a change was cut in two by the loss of a connection: take everything anew
+        gone = [key for key in self._known if key not in present]
+        if any(value is None and self._known.get(key) != version for key, version, value in listing):
+            self.since = -1  # a change was cut in two by the loss of a connection: take everything anew
             raise PeerError("metadata listing: it lacks a value that this side never had")
-        anew = watch.anew or index < watch.since  # a version may be another one than that of the same number before
-        watch.anew = False
-        news = [row for row in listing if anew or watch.known.get(row[0]) != row[1]]
-        if watch.since >= 0:
+        anew = self._anew or index < self.since  # a version may be another one than that of the same number before
+        self._anew = False
+        news = [row for row in listing if anew or self._known.get(row[0]) != row[1]]
+        if self.since >= 0:
             news.sort(key=lambda row: (row[1], row[0]))
-        watch.since = index
+        self.since = index
         for key in gone:
-            self._tell(number, watch, key, None, index)
+            self._tell(key, None, index)
         for key, version, value in news:
-            self._tell(number, watch, key, value, version)
-        watch.listed = True
-        watch.on_synced()
+            self._tell(key, value, version)
+        self.caught_up = True
+        self._heard.set()
 
-    def on_event(self, number: int, index: int, found: Rows) -> None:
-        watch = self._of.get(number)
-        if watch is None:
-            return
-        watch.since = max(watch.since, index)
+    def on_event(self, index: int, found: Rows) -> None:
+        self.since = max(self.since, index)
         for key, version, value in found:
-            self._tell(number, watch, key, value, version)
+            self._tell(key, value, version)
 
-    def _tell(self, number: int, watch: Watch, key: str, value: bytes | None, version: int) -> None:
-        if number not in self._of:  # stopped meanwhile, maybe by its own callback
+    def _tell(self, key: str, value: bytes | None, version: int) -> None:
+        if self._stopped:  # maybe by its own callback
             return
         if value is None:
-            watch.known.pop(key, None)
+            self._known.pop(key, None)
         else:
-            watch.known[key] = version
-        tell_change(watch.callback, key, value, version)
+            self._known[key] = version
+        tell_change(self._callback, key, value, version)

@@ -23,10 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from heliograph.kv import client_history
-from heliograph.kv.client_history import ClientHistory
-from heliograph.kv.client_watches import Watch, Watches
-from heliograph.kv.history import HISTORY
+from heliograph.kv.client_history import AnotherHistory, ClientHistory
+from heliograph.kv.client_watches import Watch
 from heliograph.kv.machine_commands import (
     CommandKind,
     CommandStatus,
@@ -65,6 +63,8 @@ _TOGETHER = {"ledgers": 2, "located": 2, "underreplicated": 2, "replicating": 2,
 """Keys that name no tenant: these have one turn together for so many parts of them, and take turns in that by the next
 one, a ledger's number, or the name of a group or a transactional id.
 """
+_HISTORY = 0
+"""The number of the watch of the history; others count from 1."""
 _REPEAT_S = 0.1
 _SILENCE_S = 5.0
 """A server says something each second; one that is silent this long is given up."""
@@ -117,8 +117,11 @@ class MetaClient:
         rng: Rng,
         ssl: tls.SSLContext | None = None,
         settings: ClientSettings | None = None,
+        on_another_history: Callable[[AnotherHistory], None] = lambda found: None,
     ) -> None:
-        """addresses: `host:port` of the servers; the leader's hint may add another."""
+        """addresses: `host:port` of the servers; the leader's hint may add another. on_another_history: called once
+        the metadata is found to lack what this client was told of it.
+        """
         assert addresses
         self.settings = settings or ClientSettings()
         self._addresses, self._clock, self._rng, self._ssl = list(addresses), clock, rng, ssl
@@ -137,11 +140,13 @@ class MetaClient:
         self._sequence = clock.wall_ms() << 16
         """Of the last write: no other client's, also where the number of its session is given out again."""
         self._unanswered: dict[int, None] = {}
-        self._watches = Watches()
-        self.history = ClientHistory()
+        self._watched: dict[int, Watch | ClientHistory] = {}
+        """By the number that the server is told."""
+        self.history = ClientHistory(self._begin_anew)
+        self._on_another_history = on_another_history
         self._hears_leader = False
         self._answered = False
-        """By the server of the present connection, or the last one: anything but its greeting and the history."""
+        """By the server of the present connection, or the last one: a request, or all that it was asked to watch."""
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
         """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer
@@ -218,19 +223,20 @@ class MetaClient:
         self._ids += 1
         number = self._ids
         watch = Watch(prefix, callback)
-        self._watches.add(number, watch)
         self._want_history()
+        self._watched[number] = watch
         self._run()
-        self._ask_watches()
+        self._ask()
 
         def stop() -> None:
-            if self._watches.drop(number) and self._connection is not None and watch.asked:
+            watch.stop()
+            if self._watched.pop(number, None) and self._connection is not None and watch.asked:
                 self._connection.write(frame(Frame.UNWATCH, number, body()))
 
         return stop
 
     async def synced(self, prefix: str) -> None:
-        for watch in [watch for _, watch in self._watches if watch.prefix == prefix]:
+        for watch in [watch for watch in self._watches() if watch.prefix == prefix]:
             await watch.synced()
 
     @property
@@ -263,7 +269,9 @@ class MetaClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._watches.clear()
+        for watch in self._watches():
+            watch.stop()
+        self._watched.clear()
         for request in self._pending.values():
             if not request.answer.done():
                 if request.write and (request.sent or request.unsure):
@@ -378,11 +386,9 @@ class MetaClient:
             raise PeerError(f"metadata answer: {error}") from error
         request = self._pending.get(number)
         if request is None:
-            if status == CommandStatus.REFUSED and number == client_history.NUMBER:
-                self.history.on_refused()
-                self._ask_watches()
-            elif status == CommandStatus.REFUSED:
-                self._watches.on_refused(number, str(found[0]) if found else "refused")
+            if status == CommandStatus.REFUSED and number in self._watched:
+                self._watched[number].on_refused(str(found[0]) if found else "refused")
+                self._ask()
                 self._touch()
             return
         if request.answer.done():
@@ -454,32 +460,34 @@ class MetaClient:
         self._connection, self._answered = connection, False
         self._trouble = "it is connected"
         self._touch()
-        if self.history.wanted:
-            self._ask_history(connection)
-        self._ask_watches()
+        self._ask()
         for request in self._pending.values():
             self._send(request)
 
     def _want_history(self) -> None:
-        if self.history.want() and self._connection is not None:
-            self._ask_history(self._connection)
+        """Asks for it from now on, before all that is judged by it."""
+        self._watched[_HISTORY] = self.history
+        self._ask()
 
-    def _ask_history(self, connection: MetaConnection) -> None:
-        connection.write(frame(Frame.WATCH, client_history.NUMBER, body(HISTORY, self.history.index)))
+    def _watches(self) -> list[Watch]:
+        return [each for each in self._watched.values() if isinstance(each, Watch)]
 
-    def _ask_watches(self) -> None:
-        """Those that know something once it is known of which history."""
-        for number, watch in self._watches:
-            if self._connection is not None and watch.ask(judged=self.history.listed):
-                self._connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
+    def _ask(self) -> None:
+        """For what the present connection is to tell, and was not asked for yet."""
+        if (connection := self._connection) is None:
+            return
+        for number, each in self._watched.items():
+            since = each.ask(judged=self.history.caught_up)
+            if since is not None:
+                connection.write(frame(Frame.WATCH, number, body(each.prefix, since)))
 
     def _on_disconnected(self) -> None:
         self._connection, self._hears_leader = None, False
-        self.history.disconnected()
+        for each in self._watched.values():
+            each.on_disconnected()
         for request in self._pending.values():
             request.unsure |= request.sent
             request.sent = False
-        self._watches.on_disconnected()
 
     def _follow(self, hint: str) -> None:
         """This server doesn't lead: go to the one that does, or to the next."""
@@ -501,22 +509,17 @@ class MetaClient:
                 self._on_answer(number, payload)
             case Frame.LISTING:
                 index, last, found = fields(payload, int, bool, list)
-                if number == client_history.NUMBER:
-                    if self.history.on_listing(rows(found)):
-                        self._begin_anew()
-                    self._ask_watches()
-                    return
-                self._answered = True
-                self._watches.on_listing(number, index, last, rows(found))
-                self.history.heard(max((row[1] for row in found), default=-1))
-                self._touch()
+                if (watched := self._watched.get(number)) is not None:
+                    watched.on_listing(index, last, listed := rows(found))
+                    self.history.heard(max((row[1] for row in listed), default=-1))
+                    self._ask()
+                    self._answered |= self._caught_up()
+                    self._touch()
             case Frame.EVENT:
                 index, found = fields(payload, int, list)
-                if number != client_history.NUMBER:
+                if (watched := self._watched.get(number)) is not None:
+                    watched.on_event(index, rows(found))
                     self.history.heard(index)
-                    self._watches.on_event(number, index, rows(found))
-                elif self.history.on_event(rows(found)):
-                    self._begin_anew()
             case Frame.HEARTBEAT:
                 hears, _index, *last_command = fields(payload, bool, int, int, least=2)
                 self.history.heard(*last_command or [-1])
@@ -524,10 +527,12 @@ class MetaClient:
             case _:
                 pass  # of a newer server: it may say more than this client understands
 
-    def _begin_anew(self) -> NoReturn:
+    def _begin_anew(self, found: AnotherHistory) -> NoReturn:
         """What the connection was asked for by what was known of another history is asked for on another one."""
-        self._watches.forget()
+        for watch in self._watches():
+            watch.forget()
         self._answered = True  # this server may stay: its history is known now
+        self._on_another_history(found)
         raise PeerError("the metadata is in another history than before")
 
     def on_leader_heard(self, hears: bool) -> None:
@@ -536,7 +541,10 @@ class MetaClient:
 
     def _is_fresh(self) -> bool:
         """Connected to a node that hears the leader, and every watch has caught up since."""
-        return self._connection is not None and self._hears_leader and self._watches.listed
+        return self._connection is not None and self._hears_leader and self._caught_up()
+
+    def _caught_up(self) -> bool:
+        return all(each.caught_up for each in self._watched.values())
 
     def _touch(self) -> None:
         if self._is_fresh():

@@ -19,6 +19,7 @@ from region_node.process.broker_faces import BrokerFaces
 from region_node.process.broker_parts import BrokerParts
 from region_node.process.role_runtime import (
     Runtime,
+    another_history,
     closing,
     meta_client,
     obey_revocations,
@@ -95,7 +96,8 @@ class BrokerRole(BrokerParts):
         from region_node.transactions.coordinators.coordinator_topics import RegionView
 
         self.certificates = Certificates(self.settings.tls, self.settings.region)
-        self.meta = meta_client(self.settings.meta, self.runtime, self.certificates.dialer("broker", "meta"))
+        put_back, dialer = another_history(), self.certificates.dialer("broker", "meta")
+        self.meta = meta_client(self.settings.meta, self.runtime, dialer, put_back)
         self.stops.append(closing(self.meta.close))
         self.config = meta_client(self.settings.config, self.runtime, self.certificates.dialer("broker", "config"))
         self.stops.append(closing(self.config.close))
@@ -119,17 +121,15 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(self.deferred.stop)
         await self.deferred.start()
-        self.epoch = RegionEpoch(
-            self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.runtime.rng
-        )
-        self.meta.history.when_another(self.epoch.on_another_history)
+        region, admin = self.settings.region, ConfigAdmin(self.config, rng=self.runtime.rng)
+        self.epoch = RegionEpoch(region, self.meta, self.view, admin, self.runtime.rng, put_back)
         self.stops.append(self.epoch.stop)
         await self.epoch.start()
         self.level = RegionLevel(
-            self.settings.region,
+            region,
             self.meta,
             self.view,
-            ConfigAdmin(self.config, rng=self.runtime.rng),
+            admin,
             self.live.all,
             partial(spoken, self.meta, self.meta.members),
             self.runtime.feature_level,

@@ -28,6 +28,7 @@ from local_meta.metadata_id import instance_of
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
+    from heliograph.kv.client_history import AnotherHistory
     from heliograph.model.configuration.configuration_records import RegionInfo
 
 log = logging.getLogger("region_node.region_epoch")
@@ -38,7 +39,16 @@ _RETRY_S = 0.5
 class RegionEpoch:
     """One broker's. `start` once the view of the configuration is ready."""
 
-    def __init__(self, region: str, meta: MetadataStore, view: ConfigView, config: ConfigAdmin, rng: Rng) -> None:
+    def __init__(
+        self,
+        region: str,
+        meta: MetadataStore,
+        view: ConfigView,
+        config: ConfigAdmin,
+        rng: Rng,
+        put_back: asyncio.Future[AnotherHistory],
+    ) -> None:
+        """put_back: comes once the metadata lacks what this process was told of it."""
         self.name, self._meta, self._view, self._config, self._rng = region, meta, view, config, rng
         self._instance = ""
         self._held = False  # the region's epoch has stood for our metadata
@@ -46,6 +56,7 @@ class RegionEpoch:
         self._stop_watch: Callable[[], None] = lambda: None
         self._stop_view: Callable[[], None] = lambda: None
         self._replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        put_back.add_done_callback(lambda _: self._begin_anew("was put back to an earlier state"))
 
     async def start(self) -> None:
         """Raises what the metadata raises."""
@@ -116,10 +127,6 @@ class RegionEpoch:
     def _on_instance(self, key: str, value: bytes | None, _version: int) -> None:
         if key == keys.INSTANCE and value is not None and value.decode(errors="replace") != self._instance:
             self._begin_anew()
-
-    def on_another_history(self) -> None:
-        """The metadata lacks what this process knew of it (`heliograph.kv.history`)."""
-        self._begin_anew("was put back to an earlier state")
 
     def _begin_anew(self, why: str = "was replaced by a restored one") -> None:
         if not self._replaced.done():

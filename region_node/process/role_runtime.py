@@ -27,6 +27,7 @@ from region_node.security.settings import TlsSettings
 
 if TYPE_CHECKING:
     from global_config.transport.config_transport import ConfigTransport
+    from heliograph.kv.client_history import AnotherHistory
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.kv.metadata_store import MetadataStore
@@ -120,10 +121,32 @@ def data_path(settings: ProcessSettings, *parts: str) -> str:
     return str(PurePosixPath(settings.data_dir, *parts))
 
 
-def meta_client(addresses: Sequence[str], runtime: Runtime, tls: ssl.SSLContext | None = None) -> MetaClient:
+def another_history() -> asyncio.Future[AnotherHistory]:
+    """What `meta_client` is told to say by that the metadata was put back."""
+    return asyncio.get_running_loop().create_future()
+
+
+def meta_client(
+    addresses: Sequence[str],
+    runtime: Runtime,
+    tls: ssl.SSLContext | None = None,
+    put_back: asyncio.Future[AnotherHistory] | None = None,
+) -> MetaClient:
+    """put_back: comes once the metadata is found to lack what the client was told of it."""
     from heliograph.kv.metadata_client import ClientSettings, MetaClient
 
-    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls, settings=runtime.of(ClientSettings))
+    def on_another_history(found: AnotherHistory) -> None:
+        if put_back is not None and not put_back.done():
+            put_back.set_result(found)
+
+    return MetaClient(
+        addresses,
+        clock=runtime.clock,
+        rng=runtime.rng,
+        ssl=tls,
+        settings=runtime.of(ClientSettings),
+        on_another_history=on_another_history,
+    )
 
 
 @asynccontextmanager

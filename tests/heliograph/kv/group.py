@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv import history
+from heliograph.kv.client_history import AnotherHistory
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
@@ -71,7 +72,12 @@ class Group:
     def elect(self, name: str) -> None:
         self.sim.machine(name).run(self.log.elect, name)
 
-    def client(self, name: str = "c", **settings: Any) -> MetaClient:
+    def client(
+        self,
+        name: str = "c",
+        on_another_history: Callable[[AnotherHistory], None] = lambda found: None,
+        **settings: Any,
+    ) -> MetaClient:
         machine = self.sim.machine(name)
         if not machine.running:
             machine.start(_idle)
@@ -81,6 +87,7 @@ class Group:
                 clock=machine.clock,
                 rng=machine.rng,
                 settings=ClientSettings(**settings),
+                on_another_history=on_another_history,
             )
         )
         machine.run(made._run)  # its connection belongs to that machine, whoever calls

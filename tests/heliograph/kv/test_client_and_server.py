@@ -273,10 +273,10 @@ def test_an_event_that_was_cut_in_two_is_made_whole() -> None:
         client = group.client("c")
         mirror = Mirror(client, "/")
         await client.synced("/")
-        watch = next(watch for _, watch in client._watches)
+        watch = client._watches()[0]
         await group.client("d").txn([Put("/a", b"1"), Put("/b", b"1")])
         await asyncio.sleep(0.5)
-        del watch.known["/b"], mirror.table["/b"]  # as if only half of the event had come
+        del watch._known["/b"], mirror.table["/b"]  # as if only half of the event had come
         sim.network.reset("c", "m0")
         await asyncio.sleep(3)
         assert {key: value for key, (value, _) in mirror.table.items()} == {"/a": b"1", "/b": b"1"}

@@ -10,16 +10,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.client_history import AnotherHistory
 from heliograph.model.errors import LeaseLost
 from tests.heliograph.kv.group import Group, Mirror, simulate
-
-
-def _found(client: MetaClient) -> list[str]:
-    """Grows whenever the client finds another history."""
-    found: list[str] = []
-    client.history.when_another(lambda: found.append("another"))
-    return found
 
 
 def _put_back(sim: Simulation, group: Group, kept: int) -> None:
@@ -32,8 +25,8 @@ def test_a_watch_that_was_cut_off_until_the_group_has_passed_it_reads_anew() -> 
     """Also what has the same version as something else that it had before."""
 
     async def main(sim: Simulation, group: Group) -> None:
-        client, other = group.client("c"), group.client("d")
-        found, shown = _found(client), dict[str, bytes]()
+        found, shown = list[AnotherHistory](), dict[str, bytes]()
+        client, other = group.client("c", found.append), group.client("d")
 
         def on_change(key: str, value: bytes | None, _: int) -> None:
             if value is None:
@@ -64,7 +57,7 @@ def test_a_watch_that_was_cut_off_until_the_group_has_passed_it_reads_anew() -> 
         sim.network.heal("c", "m0")
         await asyncio.sleep(10)
         assert shown == {key: value for key, value, _ in await other.range("/", "0")}
-        assert found == ["another"] and client.stale_s() == 0
+        assert len(found) == 1 and client.stale_s() == 0
         await other.put("/after", b"3")
         await asyncio.sleep(1)
         assert shown["/after"] == b"3"
@@ -79,8 +72,8 @@ def test_a_watch_that_waits_for_a_slow_node_as_the_history_is_told_there_reads_a
         group.pass_on("m1")
         sim.network.cut("c", "m0")
         sim.network.cut("d", "m1")
-        client, other = group.client("c"), group.client("d")
-        found, shown = _found(client), dict[str, bytes | None]()
+        found, shown = list[AnotherHistory](), dict[str, bytes | None]()
+        client, other = group.client("c", found.append), group.client("d")
         client.watch("/k/", lambda key, value, version: shown.update({key: value}))
         await client.synced("/k/")
         await other.put("/k/1", b"1")
@@ -96,7 +89,7 @@ def test_a_watch_that_waits_for_a_slow_node_as_the_history_is_told_there_reads_a
             await asyncio.sleep(0.1)
             group.replica(name).lag = name == "m1"
         group.pass_on("m1")
-        while not client.history.listed:  # noqa: ASYNC110
+        while not client.history.caught_up:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert found == []
         while await other.put("/beside", b"") < version - 1:
@@ -113,23 +106,23 @@ def test_a_watch_that_waits_for_a_slow_node_as_the_history_is_told_there_reads_a
 
 def test_a_write_that_was_answered_is_heard_of_at_once() -> None:
     async def main(sim: Simulation, group: Group) -> None:
-        client = group.client("c")
-        found = _found(client)
+        found = list[AnotherHistory]()
+        client = group.client("c", found.append)
         await client.grant(60_000)
         kept = group.replica().machine.index
         await client.put("/lost", b"")
         _put_back(sim, group, kept)
         await client.put("/after", b"")
         await asyncio.sleep(10)
-        assert found == ["another"]
+        assert len(found) == 1
 
     simulate(main, stamps=True)
 
 
 def test_a_deletion_that_was_listed_is_heard_of_at_once() -> None:
     async def main(sim: Simulation, group: Group) -> None:
-        client, other = group.client("c"), group.client("d")
-        found, gone = _found(client), asyncio.Event()
+        found, gone = list[AnotherHistory](), asyncio.Event()
+        client, other = group.client("c", found.append), group.client("d")
         client.watch("/k/", lambda key, value, version: gone.set() if value is None else None)
         await other.put("/k/1", b"")
         await client.synced("/k/")
@@ -142,7 +135,7 @@ def test_a_deletion_that_was_listed_is_heard_of_at_once() -> None:
         _put_back(sim, group, kept)
         await other.put("/after", b"")
         await asyncio.sleep(10)
-        assert found == ["another"]
+        assert len(found) == 1
 
     simulate(main, stamps=True)
 
@@ -154,8 +147,8 @@ def test_an_answer_of_a_node_that_is_behind_is_not_heard_of(late: str) -> None:
     async def main(sim: Simulation, group: Group) -> None:
         group.pass_on("m1")
         sim.network.cut("c", "m0")
-        client, other = group.client("c"), group.client("d")
-        found = _found(client)
+        found = list[AnotherHistory]()
+        client, other = group.client("c", found.append), group.client("d")
         await client.grant(60_000)
         await client.put("/before", b"")
         follower = group.replica("m1")
@@ -178,8 +171,8 @@ def test_an_answer_of_a_node_that_is_behind_is_not_heard_of(late: str) -> None:
 
 def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
     async def main(sim: Simulation, group: Group) -> None:
-        client, other = group.client("c"), group.client("d")
-        found = _found(client)
+        found = list[AnotherHistory]()
+        client, other = group.client("c", found.append), group.client("d")
         await other.put("/before", b"")
         kept = group.replica().machine.index
         for _ in range(4):
@@ -197,7 +190,7 @@ def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
         sim.network.heal("c", "m0")
         with pytest.raises(LeaseLost, match="take a new one"):
             await client.renew(lease)
-        assert found == ["another"]
+        assert len(found) == 1
         for refused in (client.renew(lease), client.put("/mine", b"", lease=lease)):
             with pytest.raises(LeaseLost):
                 await refused
@@ -207,7 +200,7 @@ def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
         again = await client.grant(60_000)
         await client.put("/mine", b"", lease=again)
         await client.renew(again)
-        assert again != lease and found == ["another"]
+        assert again != lease and len(found) == 1
 
     simulate(main, stamps=True)
 
@@ -216,8 +209,9 @@ def test_a_lease_whose_number_another_client_has_by_now_is_lost() -> None:
 def test_other_leaders_and_restarts_are_no_other_history(seed: int) -> None:
     async def main(sim: Simulation, group: Group) -> None:
         rng = sim.rng("test")
-        writer, reader = group.client("w"), group.client("r")
-        mirror, found = Mirror(reader, "/k/"), [_found(writer), _found(reader)]
+        found = list[AnotherHistory]()
+        writer, reader = group.client("w", found.append), group.client("r", found.append)
+        mirror = Mirror(reader, "/k/")
         lease = await reader.grant(60_000)
         for _ in range(80):
             await writer.put(f"/k/{rng.randrange(12)}", bytes([rng.randrange(256)]))
@@ -246,7 +240,7 @@ def test_other_leaders_and_restarts_are_no_other_history(seed: int) -> None:
             if rng.random() < 0.1:
                 await reader.renew(lease)
         await asyncio.sleep(20)
-        assert found == [[], []]
+        assert found == []
         await reader.renew(lease)
         assert mirror.table == {key: (value, version) for key, value, version in await writer.range("/k/", "/k0")}
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.client_history import AnotherHistory
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import MetadataError
 from tests.heliograph.kv.group import Group, simulate
@@ -21,10 +22,9 @@ class Told:
     """One client: what its watch told, the newest value of that, and how often it found another history."""
 
     def __init__(self, group: Group, name: str) -> None:
-        self.name, self.client = name, group.client(name)
+        self.name, self.client = name, group.client(name, self._on_another)
         self.shown: dict[str, tuple[bytes, int]] = {}
         self.heard, self.found = -1, 0
-        self.client.history.when_another(self._on_another)
         self.client.watch("/k/", self._on_change)
 
     def _on_change(self, key: str, value: bytes | None, version: int) -> None:
@@ -34,7 +34,7 @@ class Told:
             self.heard = max(self.heard, version)
             self.shown[key] = (value, version)
 
-    def _on_another(self) -> None:
+    def _on_another(self, _: AnotherHistory) -> None:
         self.found += 1
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.kv.client_watches import Watch, Watches
+from heliograph.kv.client_watches import Watch
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData
@@ -33,23 +33,22 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_all_others_of_a_listing_and_of_an_event_are_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    watches, reader = Watches(), Reader(error)
-    watches.add(1, watch := Watch("/", reader))
-    watches.on_listing(1, 5, True, [("/a", 3, b"1"), ("/b", 4, b"bad"), ("/c", 5, b"2")])
-    assert reader.heard == [("/a", b"1"), ("/c", b"2")] and watches.listed
+    reader = Reader(error)
+    watch = Watch("/", reader)
+    watch.on_listing(5, True, [("/a", 3, b"1"), ("/b", 4, b"bad"), ("/c", 5, b"2")])
+    assert reader.heard == [("/a", b"1"), ("/c", b"2")] and watch.caught_up
     asyncio.run(watch.synced())
-    watches.on_event(1, 7, [("/d", 6, b"bad"), ("/e", 7, b"3"), ("/b", 7, b"4")])
+    watch.on_event(7, [("/d", 6, b"bad"), ("/e", 7, b"3"), ("/b", 7, b"4")])
     assert reader.heard[2:] == [("/e", b"3"), ("/b", b"4")] and told(caplog) == ["/b", "/d"]
-    watches.on_disconnected()
-    watches.on_listing(1, 8, True, [(f"/{name}", at, None) for name, at in zip("abcde", (3, 7, 5, 6, 7), strict=True)])
+    watch.on_disconnected()
+    watch.on_listing(8, True, [(f"/{name}", at, None) for name, at in zip("abcde", (3, 7, 5, 6, 7), strict=True)])
     assert len(reader.heard) == 4 and len(told(caplog)) == 2, "what is known is not told again, readable or not"
 
 
 def test_a_mistake_of_another_kind_is_not_taken_for_a_record() -> None:
-    watches = Watches()
-    watches.add(1, Watch("/", Reader(AssertionError("a rule is broken"))))
+    watch = Watch("/", Reader(AssertionError("a rule is broken")))
     with pytest.raises(AssertionError):
-        watches.on_event(1, 7, [("/d", 6, b"bad")])
+        watch.on_event(7, [("/d", 6, b"bad")])
 
 
 def test_the_store_in_this_process_does_the_same(caplog: pytest.LogCaptureFixture) -> None:

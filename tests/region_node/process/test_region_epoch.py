@@ -33,7 +33,8 @@ class World:
         await self.seen.ready()
 
     async def broker(self, meta: EmbeddedStore, seed: int = 1) -> RegionEpoch:
-        made = RegionEpoch("us", meta, self.seen, self.admin, random.Random(seed))
+        put_back = asyncio.get_running_loop().create_future()
+        made = RegionEpoch("us", meta, self.seen, self.admin, random.Random(seed), put_back)
         await made.start()
         return made
 
