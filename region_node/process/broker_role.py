@@ -73,7 +73,7 @@ class BrokerRole(BrokerParts):
 
     async def stop(self) -> None:
         """Drains first, then ends what was started, the newest first."""
-        async with without_absent(self.stores):
+        async with without_absent(self.stores, self.runtime.clock):
             while self.stops:
                 await self.stops.pop()()
 

@@ -380,7 +380,7 @@ class BookieRole:
 
     async def stop(self) -> None:
         """Leaves the metadata first, so that brokers stop choosing it; then ends connections, then the disks."""
-        async with without_absent(self._stores):
+        async with without_absent(self._stores, self._runtime.clock):
             while self._stops:
                 await self._stops.pop()()
 

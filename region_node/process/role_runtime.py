@@ -22,6 +22,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.runtime.every import every
 from heliograph.runtime.process_usage import ProcessUsage
+from heliograph.runtime.standstill import stood_still_s
 from region_node.process.settings import ProcessSettings
 from region_node.security.settings import TlsSettings
 
@@ -150,14 +151,22 @@ def meta_client(
 
 
 @asynccontextmanager
-async def without_absent(stores: Sequence[MetaClient]) -> AsyncIterator[None]:
-    """What is done meanwhile, to end a role, waits for none of these that has been away for AWAY_S: it is closed, so
-    that all that is asked of it fails at once.
+async def without_absent(stores: Sequence[MetaClient], clock: Clock) -> AsyncIterator[None]:
+    """What is done meanwhile, to end a role, waits for none of these that has been away for AWAY_S of that: it is
+    closed, so that all that is asked of it fails at once.
+
+    What was silent before counts for nothing: the process may have stood still itself, and what was said lies unread.
+    The same of a standstill meanwhile.
     """
-    left = list(stores)
+    left, since = list(stores), clock.monotonic()
+    due = since
 
     async def look() -> None:
-        for store in [each for each in left if each.stale_s() > AWAY_S]:
+        nonlocal since, due
+        now = clock.monotonic()
+        since += stood_still_s(due, now)
+        due = now + _LOOK_S
+        for store in [each for each in left if min(each.stale_s(), now - since) > AWAY_S]:
             log.warning("process.metadata_away", extra={"at": store.where})
             store.close()
             left.remove(store)

@@ -10,12 +10,13 @@ import pytest
 
 from geo_tests.sim.region import META_PORT, Node
 from geo_tests.sim.region_stories import TOPIC, Story
-from geo_tests.sim.simulation import Machine
+from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import rows_under
 from local_meta import keys
 from region_node.process.role_process import STOP_TIMEOUT_S
-from region_node.process.role_runtime import AWAY_S
+from region_node.process.role_runtime import AWAY_S, without_absent
+from tests.heliograph.kv.group import Group, simulate
 
 pytestmark = pytest.mark.slow
 SOON_S = AWAY_S + 3.0
@@ -80,3 +81,34 @@ def test_metadata_that_comes_back_in_time_is_handed_everything() -> None:
 
     Story.play(tell, "us", "eu")
     assert before and after == [], "no lease had to run out"
+
+
+@pytest.mark.parametrize("begin_s", [1.0, 0.1])
+def test_metadata_whose_words_lie_unread_is_not_away(begin_s: float) -> None:
+    """The process stood still, before it is told to end, or meanwhile."""
+    found: list[str] = []
+
+    async def main(sim: Simulation, group: Group) -> None:
+        client, machine = group.client("c"), sim.machine("c")
+        client.watch("/", lambda key, value, version: None)
+        await client.synced("/")
+        await asyncio.sleep(5)
+
+        async def end() -> None:
+            await asyncio.sleep(begin_s)
+            async with without_absent([client], machine.clock):
+                await asyncio.sleep(2)
+                found.append((await client.status())["leader"])
+
+        ending = asyncio.ensure_future(machine.ask(end, limit_s=100))
+        await asyncio.sleep(0.5)
+        life = machine.stop()
+        assert life is not None
+        await asyncio.sleep(AWAY_S * 0.9)
+        sim.network.reset("c", "m0")  # so that it is heard again only by another connection
+        await asyncio.sleep(AWAY_S)
+        sim.loop.go_on(life)
+        await ending
+
+    simulate(main)
+    assert found == ["m0"]
