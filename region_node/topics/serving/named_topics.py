@@ -96,11 +96,10 @@ class NamedTopics(ABC):
         """Full names of the persistent topics of a namespace, partitions one by one, sorted. Raises NotFound."""
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
-        return await self.undeleted(namespace)
+        return await self.undeleted(await self.stored(namespace))
 
-    async def undeleted(self, namespace: str) -> list[str]:
-        """The same, also where this broker has not heard of the namespace yet."""
-        names = await self.stored(namespace)
+    async def undeleted(self, names: list[str]) -> list[str]:
+        """Those of the full names that were not deleted."""
         if not self.tombstones:
             return names
         found, pace = list[str](), RowPace()
@@ -118,7 +117,8 @@ class NamedTopics(ABC):
 
     async def stored_of(self, name: TopicName) -> list[TopicName]:
         """What is stored under a topic's name: itself, and each of its partitions, whether they were declared or not.
-        name: without a partition. It costs a look at all names of the namespace.
+        name: without a partition. It costs a look at all names of the namespace: each lies in the metadata by a
+        hash of its own.
         """
         return under(name, await self.stored(name.namespace))
 

@@ -304,6 +304,8 @@ class FakeFactory:
     """The factory of managed ledgers, with each topic's in memory. `open_error`: what the next openings raise."""
 
     def __init__(self) -> None:
+        self.listings = 0
+        """So often a namespace was listed."""
         self.ledgers: dict[str, FakeLedger] = {}
         self.owners: dict[str, int] = {}
         """Of the last opening of each, by whichever broker."""
@@ -350,6 +352,7 @@ class FakeFactory:
         return self.ledgers[topic].created_ms if topic in self.ledgers else 0
 
     async def names(self, namespace: str) -> list[str]:
+        self.listings += 1
         return sorted(t for t in self.ledgers if t.startswith(f"persistent://{namespace}/"))
 
     async def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:

@@ -18,6 +18,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.topics.serving.deletion_everywhere import where_copies_may_be
+from region_node.topics.serving.named_topics import under
 from region_node.topics.topic import Topic
 
 
@@ -57,11 +58,10 @@ async def topics_here(admin: Admin, namespace: str, parts_of: str = "") -> dict[
     of its facts that is told: also where this broker has not heard of the namespace yet. parts_of: a topic whose
     partitions alone are counted.
     """
-    stored, undeleted = await admin.topics.stored(namespace), await admin.topics.undeleted(namespace)
+    stored = await admin.topics.stored(namespace)
     if parts_of:
-        parts = {str(part) for part in await admin.topics.stored_of(TopicName.parse(parts_of)) if part.partition >= 0}
-        stored, undeleted = ([name for name in names if name in parts] for names in (stored, undeleted))
-    counts = {"stored": len(stored), "undeleted": len(undeleted)}
+        stored = [str(part) for part in under(TopicName.parse(parts_of), stored) if part.partition >= 0]
+    counts = {"stored": len(stored), "undeleted": len(await admin.topics.undeleted(stored))}
     return {"region": admin.region, "topics": {}, "missing": [], **counts}
 
 

@@ -25,6 +25,7 @@ from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Nam
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import deletion_of, existing, leases_of, role_of, tombstones_of
 from region_node.faces.admin.calls.region_facts import facts_here
+from region_node.topics.serving.named_topics import under
 
 
 async def listed(admin: Admin, namespace: Namespace) -> list[Tombstone]:
@@ -42,9 +43,8 @@ def _namespace(found: Tombstone) -> str:
 
 async def preview(admin: Admin, name: TopicName) -> dict[str, Any]:
     """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
-    facts = await facts_here(admin, name.namespace)
-    names = map(str, await admin.topics.stored_of(name))
-    found = {text: facts["topics"][text] for text in names if text in facts["topics"]}
+    topics = (await facts_here(admin, name.namespace))["topics"]
+    found = {text: topics[text] for text in map(str, under(name, topics))}
     if not found:
         raise NotFound(f"{name} does not exist in region {admin.region}")
     return _sum(admin, str(name), found)
@@ -80,7 +80,8 @@ async def bury(admin: Admin, request: web.Request, name: TopicName, given: Delet
     """From now on nobody can use it, in any region; its data goes when the grace period has
     ended. Where a tombstone asks, this is the answer that it is to go; where one stands, its grace period ends earlier.
     """
-    if not admin.view.partitions(str(name)) and not await admin.topics.stored_of(name):
+    topics = admin.topics
+    if not (admin.view.partitions(str(name)) or await topics.exists(str(name)) or await topics.stored_of(name)):
         raise NotFound(f"{name} does not exist in region {admin.region}")
     made = await deletion_of(admin).topic(name, by=role_of(request), grace_s=(given or Deletion()).grace_s)
     admin.changed(request, None, made)

@@ -67,7 +67,7 @@ class Region:
         self._parts.topics = self.topics = self.face.topics
         face: Any = self.face
         leases: Any = SimpleNamespace(store=self.store, gate=lambda namespace: None)
-        links: Any = SimpleNamespace(each=list)
+        links: Any = SimpleNamespace(each=list, stats=lambda topic: [])
         nothing: Any = None
         rng = random.Random(1)
         self._secrets = RegionSecrets(EmbeddedStore(), rng, face.clock)

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from heliograph.model.admin_paths import SUBSCRIPTION, namespace_path, path_of, topic_path
+from heliograph.model.admin_paths import SUBSCRIPTION, dr_path, namespace_path, path_of, topic_path
 from heliograph.model.errors import NotFound
 from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
@@ -509,6 +510,33 @@ def test_a_declaration_alone_goes_where_no_region_has_a_partition(monkeypatch: p
         assert (await eu.delete(partitioned=True, query="?onlyHere=true"))[0] == 204
         assert (await us.rest("DELETE", path))[0] == 204
         assert await us.listed() == [TOPIC] and await us.stored() == [TOPIC], "it is a plain one, with its data"
+
+    with_regions(test)
+
+
+def test_what_is_asked_of_one_topic_lists_its_namespace_once_at_most() -> None:
+    async def test(us: Region, eu: Region) -> None:
+        listings: list[int] = []
+
+        async def asked(method: str, path: str, given: Any = None) -> Any:
+            before = us.face.factory.listings
+            status, answer = await us.rest(method, path, given)
+            assert status == 200, answer
+            listings.append(us.face.factory.listings - before)
+            return answer
+
+        for topic in (TOPIC, f"{TOPIC}-partition-7", f"{TOPIC}2-partition-0"):
+            await us.published(topic)
+        facts = f"{dr_path(NAMESPACE)}/facts?stored=true"
+        found = await asked("GET", f"{facts}&parts_of={quote(TOPIC, safe='')}")
+        assert (found["stored"], found["undeleted"]) == (1, 1)
+        await asked("GET", deletion(TOPIC))
+        await asked("PUT", deletion(TOPIC), {})
+        found = await asked("GET", f"{facts}&parts_of={quote(TOPIC, safe='')}")
+        assert (found["stored"], found["undeleted"]) == (1, 0)
+        found = await asked("GET", facts)
+        assert (found["stored"], found["undeleted"]) == (3, 1)
+        assert listings == [1, 1, 0, 1, 1]
 
     with_regions(test)
 
