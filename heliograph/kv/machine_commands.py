@@ -16,6 +16,8 @@ again.
     GRANT 3     ttl_ms                        ->  lease
     REVOKE 4    lease                         ->  was it there
     SESSION 5   (none; never deduplicated)    ->  session
+
+A server may add {"at": index} behind the fields of an OK (`with_applied`).
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ from heliograph.model.errors import (
 )
 
 VERSION = 1
+_APPLIED = "at"
+_SHORT = 0x90
+"""The first byte of a msgpack array of no fields; of one of up to 15 it is that much more."""
 
 
 class CommandKind(IntEnum):
@@ -155,6 +160,24 @@ def ok(*fields: Any) -> bytes:
 
 def refusal(status: CommandStatus, *fields: Any) -> bytes:
     return pack([int(status), *fields])
+
+
+def with_applied(answer: bytes, index: int) -> bytes | None:
+    """An OK with one more field behind its own, {"at": index}: the last command that the node which passes it on has
+    applied. None: another answer, whose fields are counted.
+    """
+    head = answer[:3]
+    if len(head) < 3 or not _SHORT <= head[1] < _SHORT + 15 or head[2] != CommandStatus.OK:
+        return None
+    added: bytes = msgpack.packb({_APPLIED: index})
+    return bytes((VERSION, head[1] + 1)) + answer[2:] + added
+
+
+def applied_of(fields: Sequence[Any]) -> int:
+    """What `with_applied` added to the fields of an answer; -1: nothing."""
+    last = fields[-1] if fields else None
+    index = last.get(_APPLIED) if isinstance(last, dict) else None
+    return index if type(index) is int else -1
 
 
 def answer_of(error: MetadataError) -> bytes:

@@ -30,6 +30,7 @@ from heliograph.kv.machine_commands import (
     CommandStatus,
     MalformedCommand,
     SessionUnknown,
+    applied_of,
     command,
     open_answer,
     txn_fields,
@@ -391,6 +392,7 @@ class MetaClient:
                 self._ask()
                 self._touch()
             return
+        self.history.heard(applied_of(found))
         if request.answer.done():
             return
         request.sent = False

@@ -33,6 +33,7 @@ A frame, big endian:
 A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not
 above `since` (the client has it). What the client knows and the listing lacks was deleted. In an EVENT nil means
 deleted. The server waits with the listing until it has applied `since`.
+The ANSWER of a COMMAND says how far the node is to who watches `/history` (heliograph.kv.machine_commands).
 HEARTBEAT comes each second; "hears leader" false means that what watches tell may be old; command: the index of the
 last one that was applied there since the node has its table, 0 where there is none; earlier versions do not say it.
 The listing of the watch of exactly `/history` holds its value, also where the version is not above `since`.

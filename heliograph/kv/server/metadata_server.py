@@ -8,7 +8,8 @@ a watch gets its listing first, then each change once, in order, with nothing le
 further than this node waits for it; or is listed anew where the whole group is behind that, as after its disks were put
 back to older copies: known by the index of a command that changes nothing.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
-Who watches the history is told how far this node is before each listing, and each answer of a command: neither says it.
+Who watches the history is told how far this node is with each answer of a command that says OK, and before another one,
+and each listing: those do not say it.
 An answer is read from the table once those before it are on their way: who asks for more than it reads waits, and is
 not closed for that. Nor is more asked of the leader for one connection than half of what it may leave unread. Renewals
 and heartbeats wait for no answer.
@@ -37,6 +38,7 @@ from heliograph.kv.machine_commands import (
     open_answer,
     refusal,
     txn_fields,
+    with_applied,
 )
 from heliograph.kv.metadata_store import ABSENT, PAGE_BYTES_MAX, VALUE_BYTES_MAX, Check
 from heliograph.kv.server.key_requests import check
@@ -364,9 +366,14 @@ class _Connection(asyncio.Protocol):
         if transport.get_write_buffer_size() > self._server.settings.buffer_bytes_max:
             transport.abort()
 
+    @property
+    def _judges(self) -> bool:
+        """By how far this node is what is there later (`heliograph.kv.client_history`)."""
+        return HISTORY in self._watches.values()
+
     def tell_how_far(self) -> None:
-        """To who judges by it what is there later (`heliograph.kv.client_history`)."""
-        if HISTORY in self._watches.values():
+        """To who judges by it."""
+        if self._judges:
             self.write(self._server.beat())
 
     def data_received(self, data: bytes) -> None:
@@ -482,8 +489,11 @@ class _Connection(asyncio.Protocol):
         try:
             answer = await self._server.service.handle(kind, payload, partial(self._paced, request))
             self._answered_bytes += len(answer)
-            if kind == Frame.COMMAND:
-                self.tell_how_far()
+            if kind == Frame.COMMAND and self._judges:
+                said = with_applied(answer, self._server.service.machine.last_command)
+                if said is None:
+                    self.tell_how_far()
+                answer = said or answer
             self.write(frame(Frame.ANSWER, request, answer))
         except PeerError:
             self.close()

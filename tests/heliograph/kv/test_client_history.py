@@ -11,7 +11,8 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.client_history import AnotherHistory
-from heliograph.model.errors import LeaseLost
+from heliograph.kv.machine_commands import answer_of, applied_of, ok, open_answer, with_applied
+from heliograph.model.errors import LeaseLost, VersionConflict
 from tests.heliograph.kv.group import Group, Mirror, simulate
 
 
@@ -117,6 +118,22 @@ def test_a_write_that_was_answered_is_heard_of_at_once() -> None:
         assert len(found) == 1
 
     simulate(main, stamps=True)
+
+
+@pytest.mark.parametrize("fields", [[], [5], [5, [True, False]], list(range(13))])
+def test_an_answer_that_says_how_far_its_node_is_says_all_that_it_said(fields: list[Any]) -> None:
+    said = with_applied(ok(*fields), 1 << 40)
+    assert said is not None and open_answer(said) == [*fields, {"at": 1 << 40}]
+    assert applied_of(open_answer(said)) == 1 << 40 and applied_of(fields) == -1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [answer_of(VersionConflict("/a", 1, 2)), ok(*range(15)), b"", b"\x01\x90"],
+    ids=["no", "long", "none", "cut"],
+)
+def test_an_answer_whose_fields_are_counted_says_nothing_more(answer: bytes) -> None:
+    assert with_applied(answer, 1) is None
 
 
 def test_a_deletion_that_was_listed_is_heard_of_at_once() -> None:
