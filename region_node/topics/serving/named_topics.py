@@ -7,7 +7,7 @@ unloading, or deletion (`topic_service`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.bundles import BundleTable
@@ -60,6 +60,7 @@ class NamedTopics(ABC):
     """The part of `TopicService` that neither loads nor unloads."""
 
     loaded: Loaded
+    on_unsubscribed: list[Callable[[Topic, str], Awaitable[None]]]
     tombstones: Mapping[str, object]
     tombstone_of: Callable[[TopicName], str]
     name_taken: Callable[[TopicName], str]
@@ -212,7 +213,11 @@ class NamedTopics(ABC):
         await loaded.subscription(name, initial=at, properties=properties)
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        await (await self.get(topic, create=False)).delete_subscription(name, force=force)
+        """Raises as `Topic.delete_subscription`, and what the metadata raises: then it may be back."""
+        loaded = await self.get(topic, create=False)
+        await loaded.delete_subscription(name, force=force)
+        for callback in self.on_unsubscribed:
+            await callback(loaded, name)
 
     async def reset_subscription(
         self, topic: str, name: str, *, publish_ms: int | None = None, at: Position = BEFORE_ALL

@@ -183,6 +183,8 @@ class TopicService(NamedTopics):
         self._before_deletion: list[Callable[[TopicName], Awaitable[None]]] = []
         self.visitors: list[Callable[[Sequence[Topic]], None]] = []
         """Each is called on the tick, with the topics that something has happened on."""
+        self.on_unsubscribed: list[Callable[[Topic, str], Awaitable[None]]] = []
+        """Each is called when somebody has deleted a subscription: what another face keeps of it goes too."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
         self.schemas = schemas

@@ -94,7 +94,7 @@ async def delete(
     if not onlyHere:
         check_not_elsewhere(topic, found.name)
     before = {"markDelete": _at(found), "backlog": found.cursor.backlog_entries}
-    await topic.delete_subscription(found.name, force=force)
+    await admin.topics.delete_subscription(topic.text, found.name, force=force)
     admin.changed_also(request, topic.text, before, None)
 
 

@@ -475,13 +475,19 @@ class GroupCoordinator:
         return found
 
     async def delete(self, group: str) -> None:
-        """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""
+        """Deletes an empty group and its offsets. Raises Refused: it has members, is not known here, or other regions
+        have positions of it too.
+        """
         held = await self.held(group)
         async with held.lock:  # who joins meanwhile waits for it, and then asks again
             if held.group.members:
                 raise Refused(Code.NON_EMPTY_GROUP)
+            await held.offsets.load()  # positions come from other regions, and go with their subscriptions
             if held.version == ABSENT and not held.offsets.rows:
                 raise Refused(Code.GROUP_ID_NOT_FOUND)
+            if self._broker.positions.had_elsewhere(group, dict.fromkeys(topic for topic, _ in held.offsets.rows)):
+                self.keep(held)
+                raise Refused(Code.POLICY_VIOLATION)
             await held.offsets.delete_all()
             await self._broker.meta.txn([Delete(group_key(group)), Delete(owner_key(group))])
             self._give_up(group, Code.COORDINATOR_NOT_AVAILABLE)

@@ -6,22 +6,24 @@ several regions. Isn't: how cursors of two regions are kept in step (`replicator
 an offset's meaning in another region: it has none there.
 Invariants: a cursor passes only what the group has committed in some region; a row is moved by a cursor only where
 another region has moved that. With one origin the message is the exact one; with several it is the first that is not
-covered, and what was covered behind it comes again.
+covered, and what was covered behind it comes again. A position that other regions have goes in one of them only by who
+says so.
 In namespaces of one region nothing of this happens.
 Source: docs/protocols/kafka.md, "Groups in several regions".
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
 from heliograph.model.errors import CorruptData, HeliographError, SubscriptionNotFound
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar.batch_messages import MESSAGES_MAX
-from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row, decode
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Key, Row, decode
 from region_node.replication.replicated_subscriptions import replicate
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.kafka")
 
 PREFIX = "kafka."
+_NAMED_MAX = 20
+"""Topics that a log line names."""
 
 
 def subscription_of(group: str) -> str:
@@ -90,6 +94,8 @@ class GroupPositions:
         then).
         """
         self._busy = False
+        self._one_by_one = asyncio.Lock()
+        """Of rows and cursors one is made of the other, or both are deleted."""
         self._rows: dict[str, dict[tuple[str, str], None]] = {}
         """Topic, as keys have it -> (group, chunk) of every row of committed offsets that it has in the region."""
         self._followed: dict[Topic, None] = {}
@@ -108,11 +114,13 @@ class GroupPositions:
         self._stop = self._broker.meta.watch(OFFSETS, self._on_row)
         self._visited(list(self._broker.topics.loaded.values()))
         self._broker.topics.visitors.append(self._visited)
+        self._broker.topics.on_unsubscribed.append(self._unsubscribed)
 
     def close(self) -> None:
         self._stop()
         if self._visited in self._broker.topics.visitors:
             self._broker.topics.visitors.remove(self._visited)
+            self._broker.topics.on_unsubscribed.remove(self._unsubscribed)
 
     def _several_regions(self, namespace: str) -> bool:
         policies = self._broker.topics.view.namespace(namespace)
@@ -127,6 +135,37 @@ class GroupPositions:
                 several[namespace] = self._several_regions(namespace)
             if several[namespace] and not topic.volatile and not topic.closed and _groups(topic):
                 self._followed[topic] = None
+
+    def had_elsewhere(self, group: str, topics: Iterable[str]) -> set[str]:
+        """Those of the topics, as clients name them, in which other regions have the group's position too: who deletes
+        it in one region gets it back from another. What to do instead is logged: the answers have no room for it.
+        Raises Refused: no topic can be called so.
+        """
+        found = {kafka for kafka in topics if self._several_regions(self._broker.name(kafka).namespace)}
+        if found:
+            name = subscription_of(group)
+            log.warning(
+                "kafka.group_not_deleted",
+                extra={
+                    "group": group,
+                    "topics": sorted(found)[:_NAMED_MAX],
+                    "error": "other regions have its positions too, and would bring them back: delete the subscription "
+                    f"{name} of each topic in each region (heliograph subscriptions delete TOPIC '{name}' "
+                    "--only-here), and then the group",
+                },
+            )
+        return found
+
+    async def _unsubscribed(self, topic: Topic, name: str) -> None:
+        """Somebody has deleted a subscription: where that was a group's position, its row goes too, which would make it
+        again. Raises what the metadata raises.
+        """
+        if not name.startswith(PREFIX) or topic.volatile:
+            return
+        async with self._one_by_one:
+            committed, keys = await self._stored(topic, name)
+            await committed.delete(keys)
+            await self._drop(topic, name)  # the row has made it again meanwhile
 
     async def groups_of(self, kafka: str) -> list[str]:
         """Groups that have committed offsets of a topic, whoever coordinates them."""
@@ -170,7 +209,8 @@ class GroupPositions:
                 try:
                     part = self._broker.cluster.part(self._broker.name(kafka), index)
                     if self._broker.cluster.owns(part):
-                        await self._apply(await self._broker.log(kafka, index), subscription_of(group), row)
+                        async with self._one_by_one:
+                            await self._apply(await self._broker.log(kafka, index), subscription_of(group), row)
                 except HeliographError as error:  # the next commit makes up for it
                     log.info(
                         "kafka.position_not_moved",
@@ -183,13 +223,7 @@ class GroupPositions:
         topic, key = of.topic, (of.topic.text, name)
         found = topic.subscriptions.get(name)
         if row is None:
-            self._known.pop(key, None)
-            self.behind.pop(key, None)
-            if found is not None:
-                try:
-                    await topic.delete_subscription(name, force=True)
-                except SubscriptionNotFound:
-                    pass
+            await self._drop(topic, name)
             return
         if row.offset > of.high_watermark and self._broker.leading.active_passive(topic.name.namespace):
             log.warning(
@@ -198,6 +232,8 @@ class GroupPositions:
             return  # another region has given it
         at = await self._place(of, row.offset)
         if found is None:
+            if not await self._stands(of, name, row):
+                return  # it was deleted, with the cursor
             found = await topic.subscription(name, initial=(at[0], at[1] - 1))
             replicate(topic, found)
         cursor: Any = found.cursor
@@ -213,12 +249,28 @@ class GroupPositions:
             await self._forward(of, cursor, at, row.offset)
         self._known[key] = (row.offset, cursor.changes)
 
+    async def _drop(self, topic: Topic, name: str) -> None:
+        self._known.pop((topic.text, name), None)
+        self.behind.pop((topic.text, name), None)
+        if name in topic.subscriptions:
+            try:
+                await topic.delete_subscription(name, force=True)
+            except SubscriptionNotFound:
+                pass
+
     async def _stands(self, of: KafkaLog, name: str, row: Row) -> bool:
         """Whether the row is stored still: those of other partitions come along with each one that is written."""
-        key = self._broker.cluster.kafka_name(of.topic.name.partitioned), max(0, of.topic.name.partition)
-        committed = Committed(self._broker.meta, group_of(name))
-        await committed.read([key])
-        return committed.rows.get(key) == row
+        committed, keys = await self._stored(of.topic, name)
+        return row in (committed.rows.get(key) for key in keys)
+
+    async def _stored(self, topic: Topic, name: str) -> tuple[Committed, list[Key]]:
+        """What is stored of a group's offset in it, and under which keys that may be: earlier versions kept it by what
+        clients wrote.
+        """
+        committed, index = Committed(self._broker.meta, group_of(name)), max(0, topic.name.partition)
+        keys = [(kafka, index) for kafka in self._broker.cluster.spellings(topic.name.partitioned)]
+        await committed.read(keys)
+        return committed, keys
 
     async def _place(self, of: KafkaLog, offset: int) -> Position:
         """The entry that holds an offset, or the one that comes next."""
@@ -265,7 +317,8 @@ class GroupPositions:
         for topic in list(self._followed):
             for name in _groups(topic) if self._several_regions(topic.name.namespace) else ():
                 try:
-                    await self._follow(topic, name)
+                    async with self._one_by_one:
+                        await self._follow(topic, name)
                 except HeliographError as error:  # the next look tries again
                     log.info(
                         "kafka.position_not_read",

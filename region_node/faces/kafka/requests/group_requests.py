@@ -378,6 +378,9 @@ async def offset_delete(session: KafkaSession, request: Request) -> Fields:
             if not isinstance(code, Code):
                 code = Code.GROUP_SUBSCRIBED_TO_TOPIC if kept(topic["name"]) in used else Code.NONE
             codes[topic["name"]] = code
+        free = [name for name, code in codes.items() if not code]
+        held_elsewhere = session.broker.positions.had_elsewhere(fields["group_id"], free)
+        codes |= dict.fromkeys(held_elsewhere, Code.POLICY_VIOLATION)
         doomed = {
             (name, part["partition_index"])
             for topic in fields["topics"]

@@ -396,7 +396,7 @@ async def _unsubscribe(session: PulsarSession, handle: ConsumerHandle, command: 
     check_not_elsewhere(topic, subscription.name)
     subscription.remove(consumer)
     session.consuming.forget(handle)
-    await topic.delete_subscription(subscription.name, force=command.force)
+    await session.broker.topics.delete_subscription(topic.text, subscription.name, force=command.force)
     session.send_success(command.request_id)
 
 
