@@ -276,7 +276,7 @@ class BrokerFaces:
             return
         from global_config.admin import ConfigAdmin
         from region_node.dr.operations.drill_schedule import DrillSchedule
-        from region_node.dr.operations.grouped_store import GroupedStore
+        from region_node.dr.operations.grouped_store import grouped
         from region_node.dr.operations.operation import StepAges
         from region_node.dr.operations.report_signing import Signer
         from region_node.dr.rehearsal.drill_clients import DrillClients
@@ -342,7 +342,7 @@ class BrokerFaces:
             balancer=broker.balancer,
             isolation=broker.isolation,
             leases=broker.leases,
-            grouped=GroupedStore(broker.config),
+            grouped=grouped(broker.config),
             region_patience_s=own.region_patience_s,
             subscription_leadership=broker.subscription_leadership,
             deferred=broker.deferred,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
-from heliograph.kv.checked_store import CheckedStore
+from heliograph.kv.checked_store import checked
 from heliograph.kv.metadata_store import Check, MetadataStore
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
@@ -162,7 +162,7 @@ class BrokerDeletions:
 
     async def forget(self, found: Tombstone, version: int) -> None:
         broker = self._broker
-        store = CheckedStore(broker.config, Check(tombstone(found.topic), version))
+        store = checked(broker.config, Check(tombstone(found.topic), version))
         config = ConfigAdmin(store, rng=broker.runtime.rng)
         await Switching(store, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
         if found.whole:

@@ -40,7 +40,7 @@ from region_node.dr.operations.automatic_policy import (
     hold_text,
     too_much_at_risk,
 )
-from region_node.dr.operations.grouped_store import GroupedStore
+from region_node.dr.operations.grouped_store import grouped
 from region_node.dr.operations.operation import DONE, DRILL, FAILOVER, Operation, Planned, StepAges
 from region_node.dr.operations.operation_driver import OperationDriver
 from region_node.dr.operations.operation_steps import Conductor
@@ -94,7 +94,7 @@ class AutomaticFailover:
         self.said: dict[str, str] = {}
         """Namespace whose active region is lost -> why it is not failed over, or not by this region."""
         self.moved = 0
-        self._leases, self._silent, self._store = leases, silent, GroupedStore(leases.store)
+        self._leases, self._silent, self._store = leases, silent, grouped(leases.store)
         self._begins = conductor is not None
         self._conductor = partial(conductor or _nobody, self._store)
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told

@@ -1,4 +1,4 @@
-"""GroupedStore: the global configuration, as many operations that go on side by side ask it: together.
+"""grouped: the global configuration, as many operations that go on side by side ask it: together.
 
 Is: reads and transactions that come while others are on their way, made into a few: one read for those of the same
 range, one range for keys that lie beside each other, one transaction for those of different keys. Isn't: a copy: what
@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from heliograph.kv.metadata_store import OPS_MAX, MetadataStore, Op, Put, WatchCallback
+from heliograph.kv.metadata_store import OPS_MAX, MetadataStore, Op, Put
+from heliograph.kv.passing_store import PassingStore
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataUnavailable, NotAllowed, VersionConflict
 from heliograph.runtime.task_set import TaskSet, report_error
 
@@ -58,9 +59,13 @@ class _Groups(Generic[Asked]):
             self._busy = False
 
 
-class GroupedStore:
-    """Implements MetadataStore over another one."""
+def grouped(store: MetadataStore) -> MetadataStore:
+    """What is asked of it side by side is asked of `store` together."""
+    calls = _Grouped(store)
+    return PassingStore(store, reads=calls, writes=calls)
 
+
+class _Grouped:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._reads = _Groups[str | tuple[str, str, int | None]](self._read)
@@ -107,9 +112,6 @@ class GroupedStore:
 
     # -- writes --------------------------------------------------------------------------------------------------------
 
-    async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
-        return await self.txn([Put(key, value, expected, lease)])
-
     async def txn(self, ops: Sequence[Op]) -> int:
         version: int = await self._writes.ask(ops)
         return version
@@ -129,41 +131,8 @@ class GroupedStore:
                     continue
             await asyncio.gather(*(_answer(self._store.txn(ops), [answer]) for ops, answer in part))
 
-    # -- as it is ------------------------------------------------------------------------------------------------------
-
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         return await self._store.delete(key, expected=expected)
-
-    @property
-    def range_limit(self) -> int:
-        return self._store.range_limit
-
-    async def count(self, prefix: str) -> int:
-        return await self._store.count(prefix)
-
-    async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
-        return await self._store.next_ids(counter, count, at_least=at_least)
-
-    async def grant(self, ttl_ms: int) -> int:
-        return await self._store.grant(ttl_ms)
-
-    async def renew(self, lease: int) -> None:
-        await self._store.renew(lease)
-
-    async def revoke(self, lease: int) -> None:
-        await self._store.revoke(lease)
-
-    def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
-        return self._store.watch(prefix, callback)
-
-    async def synced(self, prefix: str) -> None:
-        await self._store.synced(prefix)
-
-    def stale_s(self) -> float:
-        return self._store.stale_s()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def _parts(

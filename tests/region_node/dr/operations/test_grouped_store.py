@@ -13,7 +13,7 @@ from heliograph.kv.metadata_store import ABSENT, Check, Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, VersionConflict
-from region_node.dr.operations.grouped_store import SPARE, TOGETHER_MIN, GroupedStore
+from region_node.dr.operations.grouped_store import SPARE, TOGETHER_MIN, grouped
 from region_node.dr.operations.operation import StepAges
 from region_node.dr.operations.operation_steps import Conductor
 from tests.region_node.dr.operations.counted_store import Counted
@@ -85,7 +85,7 @@ def test_many_namespaces_are_moved_with_a_few_calls_each(kind: str, most: float)
 
     async def main() -> None:
         below, alone = Counted(), Counted()
-        await moved(GroupedStore(below), below, kind)
+        await moved(grouped(below), below, kind)
         assert below.calls.total() <= most * len(NAMES), below.calls
         await moved(alone, alone, kind)
         assert alone.calls.total() <= 33 * len(NAMES), alone.calls
@@ -96,7 +96,7 @@ def test_many_namespaces_are_moved_with_a_few_calls_each(kind: str, most: float)
 def test_what_is_read_while_others_read_is_read_once_and_after_it_was_asked_for() -> None:
     async def main() -> None:
         below = Counted()
-        store = GroupedStore(below)
+        store = grouped(below)
         await below.txn([Put(f"/k/t/{number:02}", b"%d" % number) for number in range(20)])
         below.calls.clear()
         first = asyncio.create_task(store.get("/k/t/03"))
@@ -109,7 +109,8 @@ def test_what_is_read_while_others_read_is_read_once_and_after_it_was_asked_for(
         assert (await first or (b"",))[0] == b"3"
         *values, every, two = await rest
         assert [value and value[0] for value in values] == [b"0", b"2", b"new", b"6", b"8", b"10", None, None]
-        assert len(every) == 20 and len(two) == 2 and (await again)[0] == every and (await again)[0] is not every
+        assert every is not None and two is not None and len(every) == 20 and len(two) == 2
+        assert (await again)[0] == every and (await again)[0] is not every
         assert (await again)[1] == values[2]
         # keys that lie apart: what their range has not come to is read one by one
         assert below.calls["range"] == 3 and below.calls["get"] == 1 + 2, below.calls
@@ -120,7 +121,7 @@ def test_what_is_read_while_others_read_is_read_once_and_after_it_was_asked_for(
 def test_keys_that_lie_far_apart_are_read_one_by_one() -> None:
     async def main() -> None:
         below = Counted()
-        store = GroupedStore(below)
+        store = grouped(below)
         await below.txn([Put(f"/k/t/{number:03}", b"x") for number in range(200)])
         below.calls.clear()
         wanted = [f"/k/t/{number:03}" for number in range(0, 200, 50)]
@@ -136,7 +137,7 @@ def test_keys_that_lie_far_apart_are_read_one_by_one() -> None:
 def test_a_transaction_that_is_refused_keeps_no_other_from_being_made() -> None:
     async def main() -> None:
         below = Counted()
-        store = GroupedStore(below)
+        store = grouped(below)
         version = await store.put("/k/a", b"1", expected=ABSENT)
         busy = asyncio.create_task(store.put("/k/busy", b""))
         await asyncio.sleep(0)
@@ -158,7 +159,7 @@ def test_two_transactions_of_one_key_are_made_one_behind_the_other() -> None:
 
     async def main() -> None:
         below = Counted()
-        store = GroupedStore(below)
+        store = grouped(below)
         busy = asyncio.create_task(store.put("/k/busy", b""))
         await asyncio.sleep(0)
         answers = await asyncio.gather(
@@ -175,7 +176,7 @@ def test_two_transactions_of_one_key_are_made_one_behind_the_other() -> None:
 def test_what_becomes_of_a_group_is_told_to_each_and_the_next_goes_on(error: Exception) -> None:
     async def main() -> None:
         below = Counted()
-        store, loop = GroupedStore(below), asyncio.get_running_loop()
+        store, loop = grouped(below), asyncio.get_running_loop()
         told = list[Any]()
         loop.set_exception_handler(lambda _, what: told.append(what["exception"]))
         below.broken = error

@@ -20,7 +20,7 @@ from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Writing
-from region_node.dr.operations.grouped_store import GroupedStore
+from region_node.dr.operations.grouped_store import grouped
 from region_node.dr.operations.operation import STEPS
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.process.settings import BrokerSettings
@@ -198,7 +198,7 @@ def test_a_patience_that_makes_no_sense_is_refused(patience_s: float) -> None:
 
 def test_one_request_goes_through_all_steps_and_waits_no_longer_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     survivor, request = Survivor(monkeypatch), cast(Any, {})
-    survivor.admin.grouped = GroupedStore(survivor.store)
+    survivor.admin.grouped = grouped(survivor.store)
 
     async def obey() -> None:
         obeys = Writer(since=survivor.store.machine.index, beside=("b",)).encode()
