@@ -70,22 +70,27 @@ class GroupAccess:
         self.allowed[who] = answer
 
     def dump(self) -> bytes:
-        packed: bytes = msgpack.packb([FORMAT, self.owner])
-        return packed
+        return stored_owner(self.owner)
 
     def load(self, blob: bytes) -> None:
         """Takes what `dump` made. Raises CorruptData."""
         self.owner = self.stored = owner_of(blob)
 
 
+def stored_owner(owner: str | None) -> bytes:
+    """The owner of a group, or of a producer, as it is stored."""
+    packed: bytes = msgpack.packb([FORMAT, owner])
+    return packed
+
+
 def owner_of(blob: bytes) -> str:
-    """The owner in what `GroupAccess.dump` made. Raises CorruptData."""
+    """The owner in what `stored_owner` made. Raises CorruptData."""
     try:
         number, owner = msgpack.unpackb(blob)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptData(f"owner of a group: {error}") from error
+        raise CorruptData(f"owner of a group or a producer: {error}") from error
     if number != FORMAT or not isinstance(owner, str):
-        raise CorruptData(f"owner of a group: format {number}; this version reads {FORMAT}")
+        raise CorruptData(f"owner of a group or a producer: format {number}; this version reads {FORMAT}")
     return owner
 
 

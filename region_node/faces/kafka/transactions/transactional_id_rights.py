@@ -18,18 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import msgpack
-
 from heliograph.kv.metadata_store import MetadataStore, Op, Put
 from heliograph.model.configuration.acl_records import AclOperation, Resource
-from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.coordinated_group import owner_of, stored_owner
 from region_node.faces.kafka.transactions.transactional_id_expiration import owner_key
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 
-FORMAT = 1
 PRODUCERS_MAX = 10_000
 
 
@@ -62,7 +59,7 @@ class TransactionalIdRights:
                 return None
             if len(self._owners) >= PRODUCERS_MAX:
                 self._owners.clear()
-            owner = self._owners[producer] = _decoded(found[0])
+            owner = self._owners[producer] = owner_of(found[0])
         return owner
 
     async def check(self, principal: Principal, producer: int, name: str) -> None:
@@ -114,8 +111,7 @@ class TransactionalIdRights:
         owner = await self.owner(before) if before >= 0 else None
         if not self._rights.enabled or principal is None or (owner is not None and before == producer):
             return []
-        packed: bytes = msgpack.packb([FORMAT, owner or principal.role])
-        return [Put(owner_key(producer), packed)]
+        return [Put(owner_key(producer), stored_owner(owner or principal.role))]
 
     def _is_named(self, producer: int, name: str) -> bool:
         """Whether nobody asks what the producer's id is, or it is known to be that one."""
@@ -153,13 +149,3 @@ def _refusal(principal: Principal, why: str) -> Refused:
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         f"the role {principal.role!r} may not use this transactional id, {why}",
     )
-
-
-def _decoded(blob: bytes) -> str:
-    try:
-        number, owner = msgpack.unpackb(blob)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptData(f"owner of a producer: {error}") from error
-    if number != FORMAT or not isinstance(owner, str):
-        raise CorruptData(f"owner of a producer: format {number}; this version reads {FORMAT}")
-    return owner
