@@ -6,7 +6,8 @@ which `trimming` looks at where something may be missing.
 
 Nothing is told too low: the source counts all that was confirmed there and is not durable in its target, at any moment;
 the target, where it says that it has heard of the source just now, all that was confirmed there TOLD_S ago and is not
-here. Nothing is told too high for long: once everything is healed, each says that nothing is missing.
+here, also in topics that it never had. Nothing is told too high for long: once everything is healed, each says that
+nothing is missing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from geo_tests.sim.region import NAMESPACE
 from heliograph.model.positions import BEFORE_ALL, Position
-from region_node.dr.operations.namespace_facts import lack_facts, link_facts, topic_facts
+from region_node.dr.operations.namespace_facts import (
+    lack_facts,
+    lacking,
+    link_facts,
+    merged,
+    topic_facts,
+    unopened_facts,
+)
 from replicator.health.incoming_stats import LOST_S
 
 if TYPE_CHECKING:
@@ -69,9 +78,13 @@ class Reports:
         """Topic -> how many of its receipts are noted in `_confirmed`."""
         self._confirmed: dict[tuple[str, str], _Confirmed] = {}
         self._low: dict[tuple[str, str, str, str], int] = {}
-        """(topic, who says it, "its target" or "itself", the other region) -> looks in a row that found more."""
+        """(topic, who says it, "its target", "itself", or "alone", the other region) -> looks in a row that found
+        more.
+        """
         self._back = ""
         """A region that was put back to a backup: until it is heard of again it is believed to have what it had."""
+        self._met: set[tuple[str, str]] = set()
+        """(region, topic) that was ever loaded there."""
         self._stood: dict[str, float] = {}
         """Broker -> when it was last seen to stand still."""
 
@@ -83,6 +96,8 @@ class Reports:
             for region, topic, node, log in self._world.probes.owners()
             if topic in self._world.histories
         }
+        self._met.update(owners)
+        self._look_at_what_one_has_alone()
         gone = {
             (region, topic): max(self._emptied(region, topic), _before(log.ledger.first_position()))
             for (region, topic), (_, log) in owners.items()
@@ -105,6 +120,29 @@ class Reports:
                     lacks = self._above(self._of(topic, source).told, has)
                     silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
+
+    def _look_at_what_one_has_alone(self) -> None:
+        """What lies in topics that a region never had is told there, where it says that it hears the source."""
+        for region in self._world.regions:
+            roles: list[tuple[Any, Any]] = [
+                (node.roles[0], node.machine.clock) for node in self._world.regions[region].brokers if node.is_ready()
+            ]
+            parts = [
+                {"topics": {}, "unopened": unopened_facts(role.links.incoming, (NAMESPACE,), 0, clock.monotonic())}
+                for role, clock in roles
+            ]
+            for source in self._world.regions if parts else ():
+                if source == region:
+                    continue
+                lag = lacking(merged(region, parts, [], NAMESPACE), source)
+                alone = sum(
+                    len(self._of(topic, source).told)
+                    for topic in self._world.histories
+                    if (region, topic) not in self._met and (source, topic) in self._met
+                )
+                silent = lag["silent_s"] or lag["untold"]
+                self._world.verdict.reports["alone"] += bool(alone and not silent)
+                self._compare(NAMESPACE, region, "alone", source, lag["messages"], 0 if silent else alone)
 
     def _look_at_silence(self, region: str, topic: str, node: Any, log: Any) -> None:
         """Where nothing can have come for LOST_S, nobody says `connected`, whatever stays open: of a region, of the
@@ -194,7 +232,8 @@ class Reports:
         return len(positions) - bisect_right(positions, position)
 
     def _compare(self, topic: str, region: str, whom: str, other: str, told: int, lacks: int) -> None:
-        self._world.verdict.reports["risk" if whom == "its target" else "lacking"] += 1
+        if whom != "alone":
+            self._world.verdict.reports["risk" if whom == "its target" else "lacking"] += 1
         key = (topic, region, whom, other)
         if told >= lacks:
             self._low.pop(key, None)

@@ -102,6 +102,8 @@ class WorldSettings:
     """
     durable: bool | None = None
     """Receipts mean two regions, or are on a list (`durability_reports`). None: by the seed, where the regions are."""
+    late_s: float = 0.0
+    """So long into the faults the clients of the last topic begin, and so the topic."""
     weather: bool = False
     """Disks fill, fail, and rot, and machines and regions fall silent, beside all else."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
@@ -301,6 +303,7 @@ class World:
             machine.start(_idle)
             for number, topic in enumerate(self.topics):
                 history = self.histories[topic]
+                late_s = self.settings.late_s if number == len(self.topics) - 1 else 0.0
                 for index in range(self.settings.producers):
                     name = f"{region.name}-{number}-{index}"
                     rng = self.sim.rng(name)
@@ -308,8 +311,8 @@ class World:
                     producer = machine.run(self._producer, client, topic, name, history)
                     self.producers.append((region.name, producer))
                     tasks += [
-                        machine.run(_task, producer.run),
-                        machine.run(_task, self._publish, region.name, producer, history, rng),
+                        machine.run(_later, late_s, producer.run),
+                        machine.run(_later, late_s, self._publish, region.name, producer, history, rng),
                     ]
                 consumer = machine.run(
                     self._consumer,
@@ -320,7 +323,7 @@ class World:
                 )
                 self.consumers.append((region.name, consumer))
                 if not self.settings.replicated:
-                    tasks.append(machine.run(_task, consumer.run))
+                    tasks.append(machine.run(_later, late_s, consumer.run))
         self.stories.begin()
         if self.settings.replicated:
             tasks += [asyncio.ensure_future(self._relay(topic)) for topic in self.topics]
@@ -499,6 +502,14 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(call(*args))
+
+
+def _later(after_s: float, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
+    async def run() -> Any:
+        await asyncio.sleep(after_s)
+        return await call(*args)
+
+    return _task(run if after_s else call, *(() if after_s else args))
 
 
 async def _idle(_: Any) -> None:

@@ -287,6 +287,7 @@ class BrokerRole(BrokerParts):
             settings=of_links(self.runtime.of(LinkSettings), own),
             expiry=self.expiry,
             hosts=LinkHosts(
+                broker=self.settings.node_id,
                 appends=factory.appends,
                 brokers=lambda: len(self.live.by_name),
                 leaderships=self.leaderships,

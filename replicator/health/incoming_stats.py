@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.links.link_commands import Risk
+from replicator.health.unopened_topics import UnopenedThere
 
 SILENT_S = 2.0
 """A region that lives beats each second: above so many seconds without a word, what it told is told with its age."""
@@ -96,6 +97,8 @@ class IncomingRegion:
     """How often it claimed what is another region's to say, since this broker began."""
     ended: Heard | None = None
     """The one that was heard last of the connections that are gone."""
+    unopened: UnopenedThere = field(default_factory=UnopenedThere)
+    """What its brokers told of topics that may not be here at all."""
 
     @property
     def silent_s(self) -> float:

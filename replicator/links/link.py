@@ -236,6 +236,7 @@ class Link:
         self._pump.end()
         self.state, self.cause = "detached", Cause.DETACHED
         self.manager.parked.pop(self, None)
+        self.manager.unopened.remove(self)
         if self._cursor is not None:
             self._cursor.reading = None
         if self._stop_waking is not None:
@@ -272,6 +273,7 @@ class Link:
         self.state, self.cause, self.cause_text = "open", Cause.NONE, ""
         self._level = self._pump.packer.level = level
         self._opened_at = self.manager.clock.monotonic()
+        self.manager.unopened.remove(self)
         self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
         events.info("link.opened", extra={"topic": self.log.topic, "target": self.target, "vector": vector})
@@ -502,17 +504,19 @@ class Link:
 
     def oldest_ms(self) -> int:
         """Broker time of the oldest message first published here that the target lacks; 0: it lacks none."""
-        return self._backlog()[1]
+        return self.backlog()[1]
 
-    def _backlog(self) -> tuple[Totals, int]:
-        """As the core's. Before its cursor is open, the target counts as one that has nothing beyond that."""
+    def backlog(self) -> tuple[Totals, int]:
+        """What the target lacks of what was first published here, and the broker time of the oldest. Before its cursor
+        is open, the target counts as one that has nothing beyond that.
+        """
         if self.core is not None:
             return self.core.backlog()
         outbox, cursor = self.log.state.outbox, self.log.ledger.cursors.get(LINK_CURSORS + self.target)
         return outbox.beyond(outbox.at(cursor.mark_delete) if cursor is not None else NOTHING)
 
     def stats(self) -> LinkStats:
-        (entries, messages, size), oldest_ms = self._backlog()
+        (entries, messages, size), oldest_ms = self.backlog()
         connection = self.connection
         cause, text = self.cause, self.cause_text
         if self.state == "open" and self._pump.waits_for_transaction:

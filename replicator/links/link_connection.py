@@ -20,6 +20,7 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, read_ask, read_tell
 from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, Risk, StreamBeat
 from heliograph.wire.links.schema_commands import SchemaRow, close_rows
+from heliograph.wire.links.unopened_topics import UnopenedTopics
 from heliograph.wire.run import Buffer
 from replicator.bandwidth.fair_shares import SHARE_BYTES, FairShares
 from replicator.health.incoming_stats import Heard
@@ -145,9 +146,10 @@ class LinkConnection:
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
-    def beat(self) -> None:
-        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`. What is more than a
-        frame takes goes in further ones while the connection can be written; the rest waits for the next call.
+    def beat(self, unopened: UnopenedTopics | None = None) -> None:
+        """Sends a heartbeat, with `unopened` and what the touched streams have to tell. Called each `heartbeat_s`. What
+        is more than a frame takes goes in further ones while the connection can be written; the rest waits for the next
+        call.
 
         A target is heard also in the middle of a large frame: that is looked up here, where no frame came since the
         last heartbeat. Otherwise it is known when it was heard, and a silence is not told shorter than it is.
@@ -158,7 +160,7 @@ class LinkConnection:
                 self.heard.bytes()
         self._beat_at = self._clock.monotonic()
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
-        beat = LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, self._told())
+        beat = LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, self._told(), unopened)
         self._client.write(wire.heartbeat_frame(beat))
         while self._changed and self._client.writable:
             self._client.write(wire.heartbeat_frame(LinkHeartbeat(0, 0, 0, self._told())))

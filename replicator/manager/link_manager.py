@@ -39,6 +39,7 @@ from replicator.bandwidth.send_window import AppendActivity
 from replicator.health.incoming_stats import IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkStats
+from replicator.health.unopened_topics import UnopenedLinks
 from replicator.links.link import Link
 from replicator.links.schema_feed import SchemaHost
 from replicator.links.start_position import properties_of
@@ -129,12 +130,14 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkHosts:
-    """What the links of a broker have in it. `appends`: all of this broker. `brokers`: how many of this region live,
-    this one among them. `leaderships`: None: no namespace ever had one. `storage`: None: nothing is audited.
+    """What the links of a broker have in it. `broker`: its name. `appends`: all of this broker. `brokers`: how many of
+    this region live, this one among them. `leaderships`: None: no namespace ever had one. `storage`: None: nothing is
+    audited.
     `subscriptions`: who has those of this broker. `schemas`: the registry of this region; None: schemas stay where they
     are. `clusters`: None: there are none of Pulsar's.
     """
 
+    broker: str = ""
     appends: Appends = field(default_factory=Appends)
     brokers: Callable[[], int] = lambda: 1
     leaderships: Leaderships | None = None
@@ -178,6 +181,7 @@ class LinkManager:
         )
         self.incoming = IncomingStats()
         """What comes the other way: for whoever makes receivers."""
+        self.unopened = UnopenedLinks(region, hosts.broker or region, self.expiry.behind_ms)
         self.restarts: Counter[tuple[str, Cause]] = Counter()
         """(target region, cause) -> how often a link ended so, in all."""
         self._active: dict[Link | PulsarLink, None] = {}
@@ -258,6 +262,8 @@ class LinkManager:
                 link = links[target] = (
                     PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
                 )
+                if isinstance(link, Link):
+                    self.unopened.add(link, log.topic)
                 self.spawn(self._begin(link, log.ledger.last_confirmed))
                 self.keep_looking(link)
         if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
@@ -531,7 +537,7 @@ class LinkManager:
         now = self.clock.monotonic()
         stood_s = stood_still_s(self._ticked_at + self.settings.heartbeat_s, now)
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
-        self._owners.beat(now, stood_s)
+        self._owners.beat(now, stood_s, self.unopened.told)
         self.budgets.tick()
         self.cluster_connections.tick(stood_s)
         self.yielding.look_at((link for link in self._active if isinstance(link, Link)), elapsed_s)

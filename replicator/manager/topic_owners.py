@@ -23,6 +23,7 @@ from heliograph.model.errors import LinkError, NotFound, reason_of
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import report_unexpected
+from heliograph.wire.links.unopened_topics import UnopenedTopics
 from replicator.health.incoming_stats import LOST_S, Heard
 from replicator.health.link_causes import Cause, cause_of
 from replicator.links.link_connection import Key, LinkConnection
@@ -84,11 +85,12 @@ class Owners:
             self._establishing[link.target] += 1
             self._spawn(self._establish(link.target))
 
-    def beat(self, now: float, stood_s: float) -> None:
+    def beat(self, now: float, stood_s: float, unopened: Callable[[str], UnopenedTopics]) -> None:
         """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are
         closed. stood_s: for so long this process has stood still since the last one; what was said meanwhile lies
-        unread, and the next beat sees it.
+        unread, and the next beat sees it. unopened: by region, what it is to be told.
         """
+        told = dict[str, UnopenedTopics]()
         for connection in list(self._connections.values()):
             if connection.closed:
                 continue
@@ -101,7 +103,9 @@ class Owners:
             elif now - self._idle_since.setdefault(connection.key, now) > _IDLE_S:
                 connection.close(ConnectionLost("no stream needs it"))
                 continue
-            connection.beat()
+            if (region := connection.key[0]) not in told:
+                told[region] = unopened(region)
+            connection.beat(told[region])
 
     def close(self) -> None:
         """Ends every connection; `tasks` are left to be cancelled."""

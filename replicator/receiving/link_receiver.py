@@ -493,6 +493,11 @@ class LinkReceiver:
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now, stream.source)
+        if (unopened := beat.unopened) is not None:  # also on a connection without a stream
+            if self._session.peer not in ("", unopened.source):
+                raise PeerError(f"link: region {self._session.peer} speaks for {unopened.source}")
+            if self._region_number(unopened.source) is not None:
+                self._incoming.region(unopened.source).unopened.take(unopened, self._heard.now())
         self._way.heard(beat, now, self._clock.monotonic())
         if beat.echo_ms:
             for source in self._sources.values():

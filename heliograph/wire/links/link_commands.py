@@ -18,7 +18,8 @@ Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`
     1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived,
                     [stream, last confirmed coordinate or nil, {region: vector}, risk] ...
                     risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the
-                    target does not have
+                    target does not have. Stream 0, from the source only: topics that the target may not have at all
+                    (`heliograph.wire.links.unopened_topics`)
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
     1008 CLAIMS     stream, subscription, claims (`replicator.subscriptions.ack_claims`): what was acknowledged;
                     between feature levels of 2 and up, both ways
@@ -60,6 +61,8 @@ from heliograph.wire.links.command_fields import position as _position
 from heliograph.wire.links.command_fields import text as _text
 from heliograph.wire.links.command_fields import vector as _vector
 from heliograph.wire.links.link_compression import unpack
+from heliograph.wire.links.unopened_topics import STREAM as _UNOPENED
+from heliograph.wire.links.unopened_topics import UnopenedTopics, read_unopened
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
@@ -435,19 +438,27 @@ class StreamBeat:
 @dataclass(frozen=True, slots=True)
 class LinkHeartbeat:
     """`echo_ms`: the newest wall time that the teller heard from the other side (0: none), `echo_age_ms` ago. wall_ms:
-    0 where it only goes on with one that a frame was too small for: no way is measured by it.
+    0 where it only goes on with one that a frame was too small for: no way is measured by it. unopened: from a source
+    that tells of them.
     """
 
     wall_ms: int
     echo_ms: int
     echo_age_ms: int
     streams: tuple[StreamBeat, ...] = ()
+    unopened: UnopenedTopics | None = None
 
 
 def heartbeat_frame(beat: LinkHeartbeat) -> list[Buffer]:
     return frame(
         LinkFrameKind.HEARTBEAT,
-        [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)],
+        [
+            beat.wall_ms,
+            beat.echo_ms,
+            beat.echo_age_ms,
+            *(() if beat.unopened is None else (beat.unopened.item(),)),
+            *(_stream_fields(s) for s in beat.streams),
+        ],
     )
 
 
@@ -460,7 +471,7 @@ def _stream_fields(told: StreamBeat) -> list[Any]:
 
 def read_heartbeat(fields: list[Any]) -> LinkHeartbeat:
     wall, echo, age = _fields(fields, 3)
-    streams, named = [], set[int]()
+    streams, named, unopened = [], set[int](), None
     for item in fields[3:]:
         if not isinstance(item, list) or len(item) < 3 or not isinstance(item[2], dict):
             raise PeerError("link: a heartbeat names stream, coordinate, and vectors")
@@ -474,10 +485,13 @@ def read_heartbeat(fields: list[Any]) -> LinkHeartbeat:
         if stream in named:
             raise PeerError("link: a heartbeat names a stream once")
         named.add(stream)
+        if stream == _UNOPENED:
+            unopened = read_unopened(item)
+            continue
         streams.append(
             StreamBeat(stream, confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk)
         )
-    return LinkHeartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
+    return LinkHeartbeat(_number(wall), _number(echo), _number(age), tuple(streams), unopened)
 
 
 def close_frame(stream: int, cause: str, text: str, rows: Sequence[tuple[int, bytes]] = ()) -> list[Buffer]:

@@ -169,6 +169,8 @@ def too_much_at_risk(wanted: Automatic, facts: Mapping[str, Any], source: str) -
     lag = namespace_facts.lacking(facts, source)
     if not_known := [*lag["missing"], *lag["unheard"]]:
         return f"it is not known how much of {not_known[0]} it lacks, and max_risk is set"
+    if lag["untold"]:
+        return f"it is not known how much it lacks ({lag['untold']}), and max_risk is set"
     if wanted.risk_messages is not None and lag["messages"] > wanted.risk_messages:
         return f"it lacks {lag['messages']} messages, and max_risk is {wanted.risk_messages}"
     age_s = namespace_facts.waited_s(facts, source)

@@ -64,6 +64,8 @@ def _unknown(source: str, target: str, side: Mapping[str, Any], published: bool)
         why.append(f"{source} told nothing of {_count(side, 'unheard')} topics{since}")
     elif not side["told"]:
         why.append(f"{target} has no topic of the namespace in common with {source}, which may have others")
+    if untold := side.get("untold", f"{target} does not say which topics {source} alone has"):
+        why.append(untold)
     return "; ".join(why)
 
 

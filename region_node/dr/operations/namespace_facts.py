@@ -9,7 +9,7 @@ another one stands beside how long nothing was heard of that one (`silent_s`), w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
@@ -17,7 +17,8 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.topics.topic import Topic
-from replicator.health.incoming_stats import SILENT_S
+from replicator.health.incoming_stats import SILENT_S, IncomingStats
+from replicator.health.unopened_topics import FORGET_S
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.manager.link_manager import LinkManager
 
@@ -89,12 +90,87 @@ def lack_facts(log: ReplicatedLog, now_ms: int) -> dict[str, dict[str, Any]]:
     return {region: link.status(now_ms) for region, link in sorted(log.incoming.items())}
 
 
-def merged(region: str, parts: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    """One region's, from its brokers' own. names: every topic that it has."""
+def unopened_facts(incoming: IncomingStats, namespaces: Collection[str], now_ms: int, now: float) -> dict[str, Any]:
+    """What the brokers of each region told this one of topics that may not be here at all: region -> broker -> how long
+    ago, whether that was all, and what of each of the namespaces. now_ms: the wall clock's, now: the monotonic one's.
+    """
+    return {
+        region: {
+            broker: {
+                "ago_s": max(0.0, now - at),
+                "whole": told.whole,
+                "namespaces": {
+                    name: {
+                        "topics": row.topics,
+                        "messages": row.messages,
+                        "bytes": row.size_bytes,
+                        "age_s": max(0.0, (now_ms - (row.oldest_ms - heard.clock_offset_ms)) / 1000),
+                    }
+                    for name, row in told.rows.items()
+                    if name in namespaces
+                },
+            }
+            for broker, (at, told) in heard.unopened.told.items()
+        }
+        for region, heard in incoming.regions.items()
+    }
+
+
+def merged_unopened(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """One region's, from its brokers' `unopened_facts`: each broker of another region by what it told last. None: a
+    broker here is of a version that does not say.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        if (found := part.get("unopened")) is None:
+            return None
+        for region, brokers in found.items():
+            newest = out.setdefault(region, {})
+            for broker, told in brokers.items():
+                if broker not in newest or told["ago_s"] < newest[broker]["ago_s"]:
+                    newest[broker] = told
+    for brokers in out.values():
+        last_s = min((told["ago_s"] for told in brokers.values()), default=0.0)
+        for broker in [broker for broker, told in brokers.items() if told["ago_s"] > last_s + FORGET_S]:
+            del brokers[broker]
+    return out
+
+
+def with_unopened(lag: Mapping[str, Any], unopened: Mapping[str, Any] | None, namespace: str, source: str) -> Any:
+    """`lag`, of `lacking_loaded`, and what lies in topics that only `source` has. unopened_topics: how many these are.
+    untold: why there may be more of them; "": there are no others.
+    """
+    brokers = {} if unopened is None else unopened.get(source, {})
+    rows = [row for told in brokers.values() if (row := told["namespaces"].get(namespace)) is not None]
+    out = {**lag, "unopened_topics": sum(row["topics"] for row in rows), "untold": ""}
+    for key in ("messages", "bytes"):
+        out[key] += sum(row[key] for row in rows)
+    out["age_s_max"] = max([out["age_s_max"], *(row["age_s"] for row in rows)])
+    if not brokers:
+        out["untold"] = f"{source} did not say which topics it alone has"
+    elif not all(told["whole"] for told in brokers.values()):
+        out["untold"] = f"{source} has more topics that it alone has than it says"
+    last_s = min((told["ago_s"] for told in brokers.values()), default=0.0)
+    if last_s > SILENT_S:
+        out["silent_s"] = max(out["silent_s"], last_s)
+    return out
+
+
+def merged(
+    region: str, parts: Sequence[Mapping[str, Any]], names: Iterable[str], namespace: str = ""
+) -> dict[str, Any]:
+    """One region's, from its brokers' own. names: every topic that it has, of `namespace`."""
     topics: dict[str, Any] = {}
     for part in parts:
         topics.update(part["topics"])
-    return {"region": region, "topics": topics, "missing": sorted(name for name in names if name not in topics)}
+    missing = sorted(name for name in names if name not in topics)
+    return {
+        "region": region,
+        "namespace": namespace,
+        "topics": topics,
+        "missing": missing,
+        "unopened": merged_unopened(parts),
+    }
 
 
 def _linked(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -174,7 +250,17 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 
 
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What the region of `facts` knows that it lacks of what `source` published. silent_s: the longest time in which
+    """What the region of `facts` knows that it lacks of what `source` published: in the topics that it has loaded, and
+    in those that it does not have at all.
+    """
+    found: dict[str, Any] = with_unopened(
+        lacking_loaded(facts, source), facts.get("unopened"), facts.get("namespace", ""), source
+    )
+    return found
+
+
+def lacking_loaded(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """What it lacks in the topics that it has loaded. silent_s: the longest time in which
     nothing was heard of `source`: what it published since may be missing, too. unheard: topics of which `source` never
     told anything, since their brokers here loaded them: the first of them `unheard_s` ago. told: topics of which it
     told something; where there is none, topics that are in `source` alone may be all there is.
@@ -213,7 +299,12 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
 def waited_s(facts: Mapping[str, Any], source: str) -> float:
     """How old the oldest message of `source` that is not here was when `source` was heard last."""
     told = [found for _, topic in _linked(facts) if (found := topic["lacks"].get(source)) is not None]
-    return max([0.0, *((found.get("age_s") or 0.0) - (found.get("silent_s") or 0.0) for found in told)])
+    alone = [
+        row["age_s"] - broker["ago_s"]
+        for broker in ((facts.get("unopened") or {}).get(source) or {}).values()
+        for row in broker["namespaces"].values()
+    ]
+    return max([0.0, *alone, *((found.get("age_s") or 0.0) - (found.get("silent_s") or 0.0) for found in told)])
 
 
 def _silence(told: Mapping[str, Any]) -> float:

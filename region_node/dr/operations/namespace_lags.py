@@ -18,7 +18,7 @@ from region_node.dr.operations import namespace_facts
 
 NOT_IN, LACKING = "not_in", "lacking"
 """What may be asked of a region: {namespace: the other region} each."""
-_LOOKS = {NOT_IN: namespace_facts.not_in, LACKING: namespace_facts.lacking}
+_LOOKS = {NOT_IN: namespace_facts.not_in, LACKING: namespace_facts.lacking_loaded}
 _HIGHEST = frozenset({"age_s", "age_s_max", "silent_s", "unheard_s"})
 """Of several brokers' numbers of one namespace the highest counts; others are added up."""
 NAMED = 20
@@ -53,6 +53,8 @@ class _Lacks(TypedDict):
     age_s_max: float
     silent_s: float
     unheard_s: float
+    unopened_topics: NotRequired[int]
+    untold: NotRequired[str]
     counts: NotRequired[dict[str, int]]
     unlisted: NotRequired[str]
 
@@ -99,9 +101,15 @@ async def checked(answer: Any) -> dict[str, Any]:
 
 
 async def of_broker(
-    asked: Mapping[str, Mapping[str, str]], topics: Mapping[str, Mapping[str, Any]], names_max: int = NAMES_MAX
+    asked: Mapping[str, Mapping[str, str]],
+    topics: Mapping[str, Mapping[str, Any]],
+    names_max: int = NAMES_MAX,
+    *,
+    unopened: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One broker's. topics: namespace -> topic's name -> `namespace_facts.lag_facts`, of what it has loaded."""
+    """One broker's. topics: namespace -> topic's name -> `namespace_facts.lag_facts`, of what it has loaded. unopened:
+    `namespace_facts.unopened_facts`.
+    """
     found: dict[str, Any] = {what: {} for what in _LOOKS}
     pace = RowPace()
     for what, look in _LOOKS.items():
@@ -121,13 +129,19 @@ async def of_broker(
         await pace.row()
         said[namespace] = sorted(there) if len(there) <= names_max else len(there)
         names_max -= len(there) if len(there) <= names_max else 0
-    return {**found, "topics": said}
+    return {**found, "topics": said, "unopened": unopened}
 
 
-async def merged(parts: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str] | str]) -> dict[str, Any]:
+async def merged(
+    parts: Sequence[Mapping[str, Any]],
+    names: Mapping[str, Sequence[str] | str],
+    sources: Mapping[str, str],
+) -> dict[str, Any]:
     """One region's, from its brokers' own. names: every topic that it has, of each namespace that it knows, or why they
-    could not be listed; of other namespaces nothing is said.
+    could not be listed; of other namespaces nothing is said. sources: namespace -> the region whose messages it may
+    lack.
     """
+    unopened = namespace_facts.merged_unopened(parts)
     out: dict[str, Any] = {what: {} for what in _LOOKS}
     out["topics"] = {}
     pace = RowPace()
@@ -145,6 +159,10 @@ async def merged(parts: Sequence[Mapping[str, Any]], names: Mapping[str, Sequenc
                     "counts": {**lag["counts"], "missing": count},
                     "unlisted": there if isinstance(there, str) else "",
                 }
+                if what == LACKING:
+                    out[what][namespace] = namespace_facts.with_unopened(
+                        out[what][namespace], unopened, namespace, sources[namespace]
+                    )
     return out
 
 

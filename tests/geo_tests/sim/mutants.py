@@ -22,10 +22,12 @@ from heliograph.raft.disk import life_file
 from heliograph.raft.leader import Leading
 from heliograph.raft.progress import Progress
 from heliograph.wire.links.link_commands import SkipRecord
+from heliograph.wire.links.unopened_topics import UnopenedTopics
 from region_node.dr.operations import operation_steps
 from region_node.dr.operations.operation import Operation
 from region_node.topics.serving.deferred_deletion import Tombstones
 from replicator.dedup import version_vector
+from replicator.health.unopened_topics import UnopenedLinks
 from replicator.manager import ended_origins
 from replicator.sending import link_sender
 from storage.bookie.directories.cookie import DiskIdentity
@@ -64,6 +66,16 @@ def what_was_sent_is_not_at_risk(patch: BrokenRules) -> None:
 
     told = link_sender.LinkSender.backlog
     patch.setattr(link_sender.LinkSender, "backlog", backlog)
+
+
+def what_a_region_has_alone_is_in_no_number(patch: BrokenRules) -> None:
+    """A source tells nothing of topics that its target has not opened yet."""
+
+    def told(self: UnopenedLinks, target: str) -> UnopenedTopics:
+        return replace(counted(self, target), rows={})
+
+    counted = UnopenedLinks.told
+    patch.setattr(UnopenedLinks, "told", told)
 
 
 def a_tombstone_goes_with_the_first_copy(patch: BrokenRules) -> None:

@@ -48,6 +48,7 @@ from tests.geo_tests.sim.mutants import (
     an_older_copy_is_believed,
     empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
+    what_a_region_has_alone_is_in_no_number,
     what_a_restored_tombstone_names_goes,
     what_an_ended_region_left_is_nobodys,
     what_is_gone_is_not_named,
@@ -78,6 +79,16 @@ LONG = WorldSettings(regions=("us", "eu"), chaos_s=25.0, faults=3, messages=12, 
 CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
 DURABLE = replace(SMALL, durable=True)
+LATE = WorldSettings(
+    regions=("us", "eu", "ap"),
+    chaos_s=20.0,
+    faults=40,
+    messages=60,
+    late_s=6.0,
+    kinds=("restart_metadata", "cut_broker_from_metadata"),
+    stories=(),
+)
+"""A topic begins where some region's metadata is away: it is not there for seconds."""
 AGING = replace(SMALL, ages=True)
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
 LOST_DISKS = replace(
@@ -565,6 +576,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     another_regions_sequences_answer_a_producer: CALM,
     what_is_gone_is_not_named: TRIMMED,
     a_tombstone_goes_with_the_first_copy: replace(CALM, faults=6, kinds=("delete_and_make_again", "cut_region_off")),
+    what_a_region_has_alone_is_in_no_number: LATE,
     what_was_sent_is_not_at_risk: replace(WILD, messages=120, kinds=("slow_wan", "cut_wan", "kill_two_bookies")),
     empty_disks_are_believed: replace(WILD, faults=4, kinds=("wipe_bookie",)),
     a_founder_votes_before_it_has_learned: replace(VOTERS, kinds=("wipe_voter",)),
@@ -601,6 +613,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
 }
 FOUND_BY: dict[Mutant, int] = {
     producers_are_not_deduplicated: 4,
+    what_a_region_has_alone_is_in_no_number: 13,
     what_is_above_the_prefix_is_accepted: 5,
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 3 * EVERY,

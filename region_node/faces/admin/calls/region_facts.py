@@ -31,14 +31,17 @@ def loaded_topics(admin: Admin, namespace: str) -> list[Topic]:
 def facts_of_broker(admin: Admin, namespace: str) -> dict[str, Any]:
     """What this broker alone knows of the namespace's topics: of those that it has loaded."""
     now_ms, found = admin.clock.wall_ms(), loaded_topics(admin, namespace)
-    return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
+    return {
+        "topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found},
+        "unopened": namespace_facts.unopened_facts(admin.links.incoming, (namespace,), now_ms, admin.clock.monotonic()),
+    }
 
 
 async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
     """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
     parts = [facts_of_broker(admin, namespace)]
     parts += await of_other_brokers(admin, "GET", f"{dr_path(namespace)}/facts?local=true")
-    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace), namespace)
 
 
 def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:

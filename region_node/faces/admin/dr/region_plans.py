@@ -94,7 +94,7 @@ async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: b
         with suppress(TimeoutError, HeliographError):
             async with asyncio.timeout_at(until):
                 return await admin.call(record, "POST", f"{PATH}/lags?local=true", asked)
-        return {NOT_IN: {}, LACKING: {}, "topics": {}}
+        return {NOT_IN: {}, LACKING: {}, "topics": {}, "unopened": {}}
 
     async def listed(name: str) -> list[str] | str:
         """Its topics, or why they are not known."""
@@ -109,7 +109,7 @@ async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: b
         asyncio.gather(*map(listed, known)),
         _load(admin, request, wanted=given.load),
     )
-    found = await namespace_lags.merged([own, *parts], dict(zip(known, names, strict=True)))
+    found = await namespace_lags.merged([own, *parts], dict(zip(known, names, strict=True)), asked[LACKING])
     return {"region": admin.region, **found, "load": load}
 
 
@@ -124,7 +124,8 @@ async def _own_lags(admin: Admin, asked: Mapping[str, Mapping[str, str]]) -> dic
         await pace.row()
         if topic.name.namespace in wanted and not topic.volatile and not topic.closed:
             topics[topic.name.namespace][topic.text] = namespace_facts.lag_facts(topic, admin.links, now_ms)
-    return await namespace_lags.of_broker(asked, topics)
+    unopened = namespace_facts.unopened_facts(admin.links.incoming, wanted, now_ms, admin.clock.monotonic())
+    return await namespace_lags.of_broker(asked, topics, unopened=unopened)
 
 
 async def _load(admin: Admin, request: web.Request, *, wanted: bool) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.silent_regions import SilentRegions
 from replicator.health.incoming_stats import Heard, IncomingStats
 from tests.region_node.dr.operations.counted_store import Counted
-from tests.region_node.dr.operations.world import NS, TOPIC, lack
+from tests.region_node.dr.operations.world import NS, TOPIC, alone, lack
 
 
 class Broker:
@@ -186,7 +186,8 @@ class Instance:
         lacks = {other: told for other in self.regions if other != region}
         topic = {"vector": {}, "links": {}, "lacks": lacks, "subscriptions": {}, "producers": 0}
         missing = self.missing.get(region) or (self.missing_closed if self.leadership().state != OPEN else [])
-        return {"region": region, "missing": missing, "topics": {TOPIC: topic}}
+        unopened = alone(*lacks)
+        return {"region": region, "namespace": NS, "missing": missing, "topics": {TOPIC: topic}, "unopened": unopened}
 
     def region(self, name: str) -> RegionInfo | None:
         return RegionInfo(name=name, number=1 + self.regions.index(name))

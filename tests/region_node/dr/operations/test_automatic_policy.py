@@ -24,7 +24,7 @@ from region_node.dr.operations.automatic_policy import (
     too_much_at_risk,
 )
 from region_node.dr.operations.operation_steps import forget_operations
-from tests.region_node.dr.operations.world import NS, TOPIC, World, lack, steps
+from tests.region_node.dr.operations.world import NS, TOPIC, World, alone, lack, steps
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_flip_that_waits_leaves_no_lease_behind() -> None:
 
 def facts(**lacks: Any) -> dict[str, Any]:
     topic = {"vector": {}, "links": {}, "lacks": {"us": {**lack(age_s=0.0), **lacks}}, "subscriptions": {}}
-    return {"region": "eu", "missing": [], "topics": {TOPIC: topic}}
+    return {"region": "eu", "namespace": NS, "missing": [], "topics": {TOPIC: topic}, "unopened": alone("us")}
 
 
 def test_a_region_that_lacks_more_than_is_allowed_or_does_not_know_does_not_take_over() -> None:
@@ -134,7 +134,11 @@ def test_a_region_that_lacks_more_than_is_allowed_or_does_not_know_does_not_take
     assert "waited for 4.0 s, and max_risk is 3 s" in too_much_at_risk(Automatic(after_s=30, risk_s=3), behind, "us"), (
         "the silence itself is none of it"
     )
-    for unknown in (facts(messages=None), {**facts(), "missing": ["persistent://t/n/y"]}):
+    there = {**facts(), "unopened": alone("us", ago_s=30.0, messages=11, age_s=34.0)}
+    assert "lacks 11 messages" in too_much_at_risk(Automatic(after_s=30, risk_messages=10), there, "us")
+    assert "waited for 4.0 s" in too_much_at_risk(Automatic(after_s=30, risk_s=3), there, "us")
+    more = {**facts(), "unopened": alone("us", whole=False)}
+    for unknown in (facts(messages=None), {**facts(), "missing": ["persistent://t/n/y"]}, more):
         assert "not known" in too_much_at_risk(Automatic(after_s=30, risk_messages=10), unknown, "us")
 
 

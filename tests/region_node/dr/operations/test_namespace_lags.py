@@ -8,7 +8,7 @@ from typing import Any
 
 from region_node.dr.operations import messages_at_risk, namespace_facts, namespace_lags
 from region_node.dr.operations.namespace_lags import LACKING, NOT_IN
-from tests.region_node.dr.operations.world import lack, link
+from tests.region_node.dr.operations.world import alone, lack, link
 
 
 def topic(behind: int, **lacks: Any) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def parts_of(asked: Any, topics: dict[str, Any], brokers: int) -> Any:
 
     async def main() -> Any:
         shares = [{name: topics[name] for name in list(topics)[index::brokers]} for index in range(brokers)]
-        return [await namespace_lags.of_broker(asked, {"t/n": share}, 1000) for share in shares]
+        unopened = alone("eu", topics=2, messages=40, bytes=400, age_s=9.0)
+        return [await namespace_lags.of_broker(asked, {"t/n": share}, 1000, unopened=unopened) for share in shares]
 
     return json.loads(json.dumps(asyncio.run(main())))
 
@@ -34,13 +35,15 @@ def test_brokers_together_say_what_one_would_that_has_all_topics() -> None:
     topics = {"a": topic(2), "b": topic(5, messages=4, silent_s=9.0, connected=False), "c": topic(0)}
     asked = {NOT_IN: {"t/n": "eu"}, LACKING: {"t/n": "eu", "t/empty": "eu", "t/unknown": "eu"}}
     names = {"t/n": ["a", "b", "c", "d"], "t/empty": []}
-    found = asyncio.run(namespace_lags.merged(parts_of(asked, topics, 3), names))
+    found = asyncio.run(namespace_lags.merged(parts_of(asked, topics, 3), names, asked[LACKING]))
     assert found[NOT_IN]["t/n"]["counts"]["missing"] == 1
     for what in (NOT_IN, LACKING):
         found[what] = {name: without(lag) for name, lag in found[what].items()}
-    facts = {"topics": topics, "missing": ["d"]}
+    unopened = alone("eu", topics=2, messages=40, bytes=400, age_s=9.0)
+    facts = {"namespace": "t/n", "topics": topics, "missing": ["d"], "unopened": unopened}
     assert found[NOT_IN] == {"t/n": namespace_facts.not_in(facts, "eu")}
-    empty = namespace_facts.lacking({"topics": {}, "missing": []}, "eu")
+    assert found[LACKING]["t/n"]["messages"] == 44, "each broker here heard of the same topics"
+    empty = namespace_facts.lacking({"topics": {}, "missing": [], "unopened": unopened}, "eu")
     assert found[LACKING] == {"t/n": namespace_facts.lacking(facts, "eu"), "t/empty": empty}
     assert found["topics"] == {"t/n": 4, "t/empty": 0}
     assert (found[NOT_IN]["t/n"]["messages"], found[NOT_IN]["t/n"]["age_s"]) == (7, 5.0)
@@ -51,19 +54,23 @@ def test_a_namespace_of_very_many_topics_is_a_short_answer_that_says_how_many() 
     asked = {NOT_IN: {"t/n": "ap"}, LACKING: {"t/n": "eu"}}
     parts = parts_of(asked, topics, 2)
     names = [*topics, *(f"persistent://t/n/new-{number}" for number in range(9000))]
-    found = asyncio.run(namespace_lags.merged(parts, {"t/n": names}))
+    found = asyncio.run(namespace_lags.merged(parts, {"t/n": names}, asked[LACKING]))
     assert len(json.dumps([parts, found])) < 16_000 and found["topics"] == {"t/n": 12_000}
     assert found[NOT_IN]["t/n"]["counts"] == {"down": 3000, "stays": 0, "uncounted": 3000, "missing": 9000}
     risk = messages_at_risk.at_risk("eu", "us", None, found[LACKING]["t/n"])
     assert "no broker has loaded 9000 topics" in risk["text"] and "eu told nothing of 3000 topics" in risk["text"]
-    few = asyncio.run(namespace_lags.merged(parts_of(asked, dict(list(topics.items())[:9]), 2), {"t/n": names}))
+    few = asyncio.run(
+        namespace_lags.merged(parts_of(asked, dict(list(topics.items())[:9]), 2), {"t/n": names}, asked[LACKING])
+    )
     assert len(few[LACKING]["t/n"]["missing"]) == namespace_lags.NAMED
     assert "and 11988 more" in messages_at_risk.at_risk("eu", "us", None, few[LACKING]["t/n"])["text"]
 
 
 def test_where_topics_could_not_be_listed_nothing_is_said_to_be_all() -> None:
     asked = {NOT_IN: {"t/n": "eu"}, LACKING: {"t/n": "eu"}}
-    found = asyncio.run(namespace_lags.merged(parts_of(asked, {"a": topic(2)}, 1), {"t/n": "not within 1 s"}))
+    found = asyncio.run(
+        namespace_lags.merged(parts_of(asked, {"a": topic(2)}, 1), {"t/n": "not within 1 s"}, asked[LACKING])
+    )
     assert found["topics"] == {"t/n": 1}
     risk = messages_at_risk.at_risk("us", "eu", found[NOT_IN]["t/n"], None)
     assert risk["messages"] is None and risk["last"]["messages"] == 2 and "not within 1 s" in risk["text"]

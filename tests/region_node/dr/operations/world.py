@@ -56,6 +56,12 @@ def lack(**changed: Any) -> dict[str, Any]:
     return {"connected": True, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, **changed}
 
 
+def alone(*regions: str, ago_s: float = 0.0, whole: bool = True, **row: Any) -> dict[str, Any]:
+    """What a broker of each of the regions told of topics of NS that it alone has; by default there are none."""
+    rows = {NS: {"topics": 1, "messages": 0, "bytes": 0, "age_s": 0.0, **row}} if row else {}
+    return {region: {f"{region}-b": {"ago_s": ago_s, "whole": whole, "namespaces": rows}} for region in regions}
+
+
 class RegionsOfDrills:
     """What a drill asks of regions: audits that are done, shadows with topics in each region, messages that are stored,
     and how long publishing takes.
@@ -171,7 +177,9 @@ class World:
         self.facts: dict[str, dict[str, Any]] = {
             region: {
                 "region": region,
+                "namespace": NS,
                 "missing": [],
+                "unopened": alone(other),
                 "topics": {
                     TOPIC: {
                         "vector": {"1.1.a": [7, 9]},

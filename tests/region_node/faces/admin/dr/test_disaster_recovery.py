@@ -24,7 +24,7 @@ from region_node.dr.operations.grouped_store import grouped
 from region_node.dr.operations.operation import STEPS
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.process.settings import BrokerSettings
-from tests.region_node.dr.operations.world import NS, TOPIC, View, lack, link
+from tests.region_node.dr.operations.world import NS, TOPIC, View, alone, lack, link
 
 REGIONS = ("us", "eu", "ap", "sa", "af")
 PATIENCE_S, ANSWERED_S = 2.0, 3.0
@@ -76,7 +76,7 @@ class Survivor:
         others = {other: link() for other in REGIONS if other != region}
         lacks = {other: lack(silent_s=40.0, connected=False) if other in self.silent else lack() for other in others}
         one = {"vector": {}, "links": others, "lacks": lacks, "subscriptions": {}, "producers": 0}
-        return {"region": region, "missing": [], "topics": {TOPIC: one}}
+        return {"region": region, "missing": [], "topics": {TOPIC: one}, "unopened": alone(*others)}
 
     async def _told(self, work: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
         """The answer, and after how many seconds it came; nothing goes on behind it."""

@@ -18,12 +18,14 @@ from heliograph.model.configuration.drill_shadows import mark
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from heliograph.wire.links.unopened_topics import UnopenedTopics
 from region_node.dr.drill_settings import DrillSettings
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import Operation, operation_key
 from region_node.faces.admin.calls.call_parameters import taken_by
 from region_node.faces.admin.dr import region_plans
+from replicator.health.incoming_stats import IncomingStats
 from tests.region_node.dr.operations.world import lack, link
 
 REGIONS = ("us", "eu", "ap")
@@ -58,6 +60,9 @@ class Survivor:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *silent: str) -> None:
         self.silent, self.asked = set(silent), Counter[str]()
         self.policies = dict[str, NamespacePolicies]()
+        self.incoming = IncomingStats()
+        for region in REGIONS:
+            self.incoming.region(region).unopened.take(UnopenedTopics(region, "b"), 0.0)
         self.store, self.loaded = Silent(), dict[str, Any]()
         self.answer: Any = None
         self.slow, self.broken = dict[str, float](), set[str]()
@@ -75,13 +80,13 @@ class Survivor:
                 regions=lambda: [SimpleNamespace(name=name) for name in REGIONS],
             ),
             policies=self.policies.__getitem__,
-            clock=SimpleNamespace(wall_ms=lambda: 7),
+            clock=SimpleNamespace(wall_ms=lambda: 7, monotonic=lambda: 0.0),
             step_ages=None,
             drill=DrillSettings(),
             leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
             ownership=SimpleNamespace(brokers=list, record=SimpleNamespace(broker="b")),
             topics=SimpleNamespace(loaded=self.loaded, topics=self._topics),
-            links=None,
+            links=SimpleNamespace(incoming=self.incoming),
             balancer=None,
             recovery=None,
             tombstones=None,
@@ -128,7 +133,8 @@ class Survivor:
         self.asked[region] += 1
         await (asyncio.Event().wait() if region in self.silent else asyncio.sleep(0.2))
         lags = {"missing": [], "down": [], "uncounted": [], "messages": 3, "bytes": 30, "age_s": 1.0}
-        lacks = namespace_facts.lacking({"topics": {}, "missing": []}, "eu")
+        told = {"eu": {"b": {"ago_s": 0.0, "whole": True, "namespaces": {}}}}
+        lacks = namespace_facts.lacking({"topics": {}, "missing": [], "unopened": told}, "eu")
         return {
             "not_in": dict.fromkeys(given["not_in"], lags),
             "lacking": dict.fromkeys(given["lacking"], lacks),
