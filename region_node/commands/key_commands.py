@@ -25,6 +25,7 @@ _TENANT = f"{_PATH}/{{tenant}}"
 _RESEAL = f"{_TENANT}/reseal"
 _POLL_S = 2.0
 TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show how far it is, until it has ended.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -143,7 +144,7 @@ def reseal(
     keep_hours: Annotated[
         float, typer.Option("--keep-hours", help="So long the older copy of a ledger stays beside the newer one.")
     ] = 24.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Show how far it is, until it has ended.")] = False,
+    watch: Watch = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End it: what is read already stays, the rest goes.")
     ] = False,
@@ -166,7 +167,7 @@ def reseal_status(
     rest: Rest,
     output: Output,
     tenant: TenantArgument,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it until it has ended.")] = False,
+    watch: Watch = False,
 ) -> None:
     """Show how far the last `heliograph keys reseal` of a tenant is, and what it waits for."""
     _show_reseal(rest, output, rest.get(path_of(_RESEAL, tenant=tenant)), watch)

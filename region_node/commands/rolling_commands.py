@@ -79,9 +79,7 @@ def restart(
 def upgrade(
     python: Annotated[
         Path,
-        typer.Option(
-            "--python", help="The interpreter of the environment in which the other version is installed.", exists=True
-        ),
+        typer.Option("--python", help="The interpreter of an environment with another version.", exists=True),
     ],
     region: Region = "",
     data: Data = DEFAULT_DATA,

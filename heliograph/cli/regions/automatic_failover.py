@@ -20,24 +20,30 @@ Auto = Annotated[
     typer.Option(
         "--auto",
         help="Fail over by itself: after=30s (so long the active region is lost), and if wanted to=eu,ap (who may take "
-        "over, in this order), hold=10m (so long after a move none by itself), max_risk=100 (messages), max_risk=5s; "
-        "each behind its own --auto, or with spaces between. off: no more.",
+        "over, in this order), hold=10m (so long after a move none by itself), max_risk=100 (a number alone: not to who"
+        " lacks more messages), max_risk=5s (nor older ones); each behind its own --auto, or with spaces between. off: "
+        "no more.",
     ),
 ]
+OR_OFF = ", or off"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def seconds_of(option: str, text: str) -> int:
-    """Reads 30s, 10m, 1h. Raises ConfigError, which names the option."""
+def seconds_of(option: str, text: str, *, others: str = "") -> int:
+    """Reads 30s, 10m, 1h. others: what else the option takes, for the message. Raises ConfigError, which names the
+    option.
+    """
     number, unit = text[:-1], UNITS.get(text[-1:])
     if unit is None or not number.isdecimal() or not int(number):
-        raise ConfigError(f"{option} {text}: expected a number and one of {', '.join(UNITS)}, as 7d; or off")
+        raise ConfigError(f"{option} {text}: expected a number and one of {', '.join(UNITS)}, as 7d{others}")
     return int(number) * unit
 
 
 def risk_of(option: str, text: str) -> dict[str, int]:
     """Reads 100 (messages), 5s. Raises ConfigError, which names the option."""
-    return {"risk_messages": int(text)} if text.isdecimal() else {"risk_s": seconds_of(option, text)}
+    if text.isdecimal():
+        return {"risk_messages": int(text)}
+    return {"risk_s": seconds_of(option, text, others=", so old; or a number alone, as 100, so many messages")}
 
 
 def automatic_of(words: Sequence[str]) -> dict[str, Any] | None:
@@ -110,5 +116,5 @@ def hold(
         rest.delete(path)
         output.told(None, f"nothing of an operator's holds {what} any more")
         return
-    found = rest.put(path, {"for_s": seconds_of("--for", lasts)})
+    found = rest.put(path, {"for_s": seconds_of("--for", lasts, others=OR_OFF)})
     output.told(found, f"{what} will not fail over automatically for {lasts}; `--for off` ends that")

@@ -17,7 +17,7 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
-from heliograph.cli.regions.automatic_failover import Auto, automatic_text, hold, seconds_of, set_automatic
+from heliograph.cli.regions.automatic_failover import OR_OFF, Auto, automatic_text, hold, seconds_of, set_automatic
 from heliograph.cli.regions.dr_operations import (
     DryRun,
     OperationRequest,
@@ -337,7 +337,7 @@ def _repeat(rest: Rest, output: Output, wanted: OperationRequest, every: str) ->
             rest.delete(path)
         done(f"drills of {namespace} {'would' if dry_run else 'do'} not begin by themselves any more")
         return
-    given = {"every_s": seconds_of("--every", every), "to": wanted.to}
+    given = {"every_s": seconds_of("--every", every, others=OR_OFF), "to": wanted.to}
     found = given if dry_run else rest.put(path, given)
     output.told(
         found,

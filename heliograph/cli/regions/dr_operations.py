@@ -34,8 +34,8 @@ MaxRisk = Annotated[
     list[str],
     typer.Option(
         "--max-risk",
-        help="Of many namespaces: fail over none to a region that lacks more messages (100), or older ones (5s), or "
-        "does not know what it lacks. Both, each behind its own.",
+        help="Of many namespaces: fail over none to a region that lacks more messages (a number alone: 100), or older "
+        "ones (a number and s, m, h, d, w: 5s), or does not know what it lacks. Both, each behind its own.",
     ),
 ]
 DryRun = Annotated[

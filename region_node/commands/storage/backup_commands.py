@@ -23,8 +23,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.cli.groups import add
+from heliograph.cli.servers.metadata_members import Config
 from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
+from region_node.commands.instance_options import Region
 from region_node.commands.storage.tls_options import CertificateFiles, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, data_of, load_plan
 from region_node.runtime.private_files import private_folder
@@ -36,8 +38,12 @@ if TYPE_CHECKING:
     from storage.sealing.backup_seal import BackupSeal
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
-AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
-RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address", help="HOST:PORT of a metadata node, or of the configuration's (--config), without a data folder."
+    ),
+]
 KeyFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -61,14 +67,10 @@ def register(app: typer.Typer) -> None:
 def backup(
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet.")],
-    region: RegionOption = "",
+    region: Region = "",
     data: DataOption = None,
-    config: Annotated[
-        bool, typer.Option("--config", help="The global configuration instead of the region's local metadata.")
-    ] = False,
-    address: Annotated[
-        str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")
-    ] = "",
+    config: Config = False,
+    address: AddressOption = "",
     key_file: KeyFileOption = None,
     unsealed: Annotated[
         bool, typer.Option("--unsealed", help="Write it in clear: whoever reads the file can do everything there.")
@@ -174,7 +176,7 @@ async def _back_up(
 def restore(
     output: Output,
     file: Annotated[Path, typer.Argument(help="What `heliograph backup` wrote.")],
-    region: RegionOption = "",
+    region: Region = "",
     data: DataOption = None,
     prefix: Annotated[
         Path | None, typer.Option("--prefix", help="On a host: where program and settings lie; they say the rest.")
@@ -441,7 +443,7 @@ def _given(texts: list[str]) -> dict[str, tuple[str, int]]:
 
 
 def confirm_restore(
-    region: RegionOption = "",
+    region: Region = "",
     data: DataOption = None,
     http: Annotated[
         list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")

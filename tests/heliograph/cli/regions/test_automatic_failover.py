@@ -50,10 +50,14 @@ def test_words_are_values() -> None:
     ("words", "says"),
     (
         (["to=eu"], "--auto after=30s"),
-        (["after=30"], "expected a number and one of"),
+        (["after=30"], "expected a number and one of s, m, h, d, w, as 7d$"),
         (["after=30s", "off"], "off alone"),
         (["after=30s", "before=2s"], "expected after="),
-        (["after=30s", "max_risk=much"], "max_risk much"),
+        (
+            ["after=30s", "max_risk=much"],
+            "max_risk much: expected a number and one of s, m, h, d, w, as 7d, so old; "
+            "or a number alone, as 100, so many messages$",
+        ),
     ),
 )
 def test_what_is_no_value_is_refused(words: list[str], says: str) -> None:
