@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from heliograph.kv.checked_store import PassingStore
 from heliograph.kv.metadata_store import OPS_MAX, MetadataStore, Op, Put
-from heliograph.kv.passing_store import PassingStore
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataUnavailable, NotAllowed, VersionConflict
 from heliograph.runtime.task_set import TaskSet, report_error
 
