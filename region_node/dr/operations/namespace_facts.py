@@ -299,7 +299,7 @@ def lacking_loaded(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
 def waited_s(facts: Mapping[str, Any], source: str) -> float:
     """How old the oldest message of `source` that is not here was when `source` was heard last."""
     told = [found for _, topic in _linked(facts) if (found := topic["lacks"].get(source)) is not None]
-    alone = [
+    alone: list[float] = [
         row["age_s"] - broker["ago_s"]
         for broker in ((facts.get("unopened") or {}).get(source) or {}).values()
         for row in broker["namespaces"].values()
