@@ -4,9 +4,9 @@ Is: the broker's lease as a deadline, the leadership of each namespace as last h
 pass twice: when they are taken, and when their ack quorum is reached; and the leadership of each subscription that is
 active in one region at a time. Isn't: a namespace that is active-active (it has no gate), a store, or a timer.
 Invariants: nothing is confirmed unless this region is the active one under the epoch in which the run was taken, and
-the lease holds *at that moment*; the lease's deadline counts from before the renewal was sent, less what two clocks may
-drift apart; what `obeyed` returns for a namespace is only as new as what this broker has done: after a drain was
-obeyed, nothing taken before it is confirmed any more.
+the lease holds *at that moment*, by the monotonic clock and by the wall clock; the lease's deadline counts from before
+the renewal was sent, less what two clocks may drift apart; what `obeyed` returns for a namespace is only as new as what
+this broker has done: after a drain was obeyed, nothing taken before it is confirmed any more.
 Source: docs/protocols/leadership.md.
 """
 
@@ -33,7 +33,10 @@ BEHIND_BYTES = 512 << 10
 
 
 class Writing:
-    """One broker's. Times in seconds of one monotonic clock that counts suspended time."""
+    """One broker's. Times in seconds of one monotonic clock that counts suspended time. It does not count a pause of
+    the whole machine by its hypervisor, behind which the wall clock may be set right: so the lease is over, too, where
+    that one has gone on for as long since the renewal was sent.
+    """
 
     def __init__(
         self,
@@ -42,14 +45,16 @@ class Writing:
         ttl_s: float,
         drift: float,
         now: Callable[[], float],
+        wall: Callable[[], float] = lambda: 0.0,
         url_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """drift: by which share of the lease this clock and the configuration's may be apart at its end. url_of: a
-        region -> its service URL, "" unknown.
+        """drift: by which share of the lease this clock and the configuration's may be apart at its end. wall: the wall
+        clock, in seconds; by default it stands still, and ends nothing. url_of: a region -> its service URL, ""
+        unknown.
         """
-        self.region, self.now, self.url_of = region, now, url_of
+        self.region, self.now, self.wall, self.url_of = region, now, wall, url_of
         self._usable_s = ttl_s * (1.0 - drift)
-        self.until = NEVER
+        self.until, self._until_wall = NEVER, float("inf")
         self.registered = False
         self.life = 0
         """Which lease this is. What was taken under an earlier one is not confirmed: whoever closed the namespace
@@ -69,9 +74,10 @@ class Writing:
 
     # -- the lease -----------------------------------------------------------------------------------------------------
 
-    def on_renewed(self, sent_at: float) -> None:
-        """A grant or a renewal that was sent at `sent_at` has succeeded."""
-        self.until = max(self.until, sent_at + self._usable_s)
+    def on_renewed(self, sent_at: float, sent_wall: float = 0.0) -> None:
+        """A grant or a renewal that was sent at `sent_at`, by the wall clock at `sent_wall`, has succeeded."""
+        if sent_at + self._usable_s >= self.until:
+            self.until, self._until_wall = sent_at + self._usable_s, sent_wall + self._usable_s
 
     def on_lost(self) -> None:
         """The configuration does not know the lease any more: another one is a new beginning."""
@@ -104,7 +110,12 @@ class Writing:
     @property
     def holds(self) -> bool:
         """Whether the lease counts at this moment."""
-        return self.registered and self.now() < self.until
+        return self.registered and self.now() < self.until and self.wall() < self._until_wall
+
+    @property
+    def left_s(self) -> float:
+        """For how long it counts if it is not renewed."""
+        return max(0.0, min(self.until - self.now(), self._until_wall - self.wall())) if self.registered else 0.0
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +358,7 @@ class Gate:
             "to": record.to,
             "writable_here": self.open,
             "in_flight": self._in_flight,
-            "lease_left_s": max(0.0, self._writing.until - self._writing.now()) if self._writing.registered else 0.0,
+            "lease_left_s": self._writing.left_s,
         }
 
 

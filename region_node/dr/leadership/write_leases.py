@@ -3,8 +3,9 @@ subscription.
 
 Is: the shell around `region_node.dr.leadership.write_gates`: grant, register, renew, tell what is obeyed. Isn't: a
 rule.
-Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new
-lease, every leadership was read after it was registered; a broker that stops gives up first and revokes then.
+Invariants: the time before a request is sent, by both clocks, is what its success counts from; before anything is
+confirmed under a new lease, every leadership was read after it was registered; a broker that stops gives up first and
+revokes then.
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ class WriteLeases:
         """
         self.settings = settings or LeaseSettings()
         self.core = Writing(
-            region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of
+            region,
+            ttl_s=self.settings.ttl_ms / 1000,
+            drift=self.settings.drift,
+            now=clock.monotonic,
+            wall=self._wall,
+            url_of=url_of,
         )
         self.store = store
         self._store, self._region, self._broker, self._clock = store, region, broker, clock
@@ -180,9 +186,9 @@ class WriteLeases:
     async def _keep(self) -> None:
         if not self._lease:
             await self._look_back(anew=True)  # first of all: it takes longer than a lease may wait
-            sent_at = self._clock.monotonic()
+            sent = self._clock.monotonic(), self._wall()
             self._lease = await self._store.grant(self.settings.ttl_ms)
-            self.core.on_renewed(sent_at)
+            self.core.on_renewed(*sent)
         else:
             await self._renew()
         if self._another:
@@ -231,9 +237,12 @@ class WriteLeases:
         return True
 
     async def _renew(self) -> None:
-        sent_at = self._clock.monotonic()
+        sent = self._clock.monotonic(), self._wall()
         await self._store.renew(self._lease)
-        self.core.on_renewed(sent_at)
+        self.core.on_renewed(*sent)
+
+    def _wall(self) -> float:
+        return self._clock.wall_ms() / 1000
 
     def _now(self) -> Writer:
         beside = self._beside()

@@ -442,7 +442,7 @@ def _lease(admin: Admin) -> dict[str, Any]:
     core = leases_of(admin).core
     return {
         "holds": core.holds,
-        "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0,
+        "left_s": core.left_s,
         "not_confirmed": core.refused,
     }
 

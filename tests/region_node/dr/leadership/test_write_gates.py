@@ -41,6 +41,29 @@ def test_why_it_waits_is_said() -> None:
     assert writing.subscription_gate(NAME) is None
 
 
+def test_a_pause_that_only_the_wall_clock_shows_ends_the_lease() -> None:
+    """The monotonic clock does not count a hypervisor's pause; what was taken before it is not confirmed behind it."""
+    now, wall, told = [100.0], [5000.0], list[str]()
+    writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0], wall=lambda: wall[0])
+    writing.on_renewed(100.0, 5000.0)
+    writing.on_record("t/n", Leadership(active="us"), 4)
+    writing.on_registered(5, ["t/n"])
+    gate = writing.gate("t/n")
+    assert gate is not None and gate.open and writing.left_s == pytest.approx(5.4)
+    wall[0] += 5.3
+    assert gate.open and writing.left_s == pytest.approx(0.1)
+    passage = gate.enter(lambda _: told.append("confirmed"), lambda error: told.append(type(error).__name__))
+    wall[0] += 0.2
+    assert not gate.open and writing.left_s == 0.0
+    passage.done([(1, 1, 0)])
+    assert told == ["RegionPassive"]
+    writing.on_renewed(100.0, 5006.0)
+    assert gate.open, "it is renewed behind the pause"
+    wall[0] -= 3600.0
+    now[0] += 5.5
+    assert not gate.open, "a wall clock that is set back lengthens nothing"
+
+
 def test_what_was_taken_under_an_earlier_lease_is_not_confirmed_under_the_next() -> None:
     """Whoever closed the namespace between the two did not wait for it: the new lease says that it obeys everything
     before it.

@@ -146,6 +146,40 @@ def test_a_lease_counts_from_before_it_was_asked_for() -> None:
     run_alone(main())
 
 
+class Paused(DriftingClock):
+    """The machine's clocks when its hypervisor pauses it: the monotonic one does not count the pause, and the wall
+    clock is set right behind it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.paused_s = 0.0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(self.paused_s * 1000)
+
+
+def test_a_machine_that_was_paused_confirms_nothing_before_its_lease_is_renewed() -> None:
+    async def main() -> None:
+        store, clock = Slow(), Paused()
+        await lead(store)
+        leases = WriteLeases(store, region="us", broker="b", clock=clock, url_of=lambda region: f"pulsar://{region}")
+        await leases.start()
+        await asyncio.sleep(1)
+        gate = leases.gate(NAME)
+        assert gate is not None and gate.open
+        clock.paused_s = 5.0
+        assert not gate.open, "others may have failed over meanwhile"
+        await asyncio.sleep(2)
+        assert gate.open, "the lease stands in the configuration, and was renewed"
+        store.away, clock.paused_s = True, clock.paused_s + 5.0
+        await asyncio.sleep(4)
+        assert not gate.open
+        await leases.stop()
+
+    run_alone(main())
+
+
 def test_a_region_that_is_cut_off_confirms_until_its_lease_may_have_ended_and_no_longer() -> None:
     async def main() -> None:
         store = Slow()
