@@ -18,7 +18,6 @@ from typing import Protocol
 
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.unopened_topics import ROWS_MAX, UnopenedRow, UnopenedTopics
-from replicator.coordinates.published_totals import Totals
 
 LINKS_MAX = 2000
 """So many links to one region are counted for one heartbeat."""
@@ -34,7 +33,7 @@ class Unopened(Protocol):
     @property
     def target(self) -> str: ...
 
-    def backlog(self) -> tuple[Totals, int]: ...
+    def backlog(self) -> tuple[tuple[int, int, int], int]: ...
 
 
 class UnopenedLinks:

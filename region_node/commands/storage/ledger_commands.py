@@ -19,7 +19,8 @@ import typer
 from heliograph.cli.groups import add
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from region_node.commands.storage.backup_commands import AddressOption, DataOption, RegionOption, region_of
+from region_node.commands.instance_options import Region
+from region_node.commands.storage.backup_commands import AddressOption, DataOption, region_of
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def follow_ledger(
     output: Output,
     ledger: Annotated[int, typer.Argument(help="Its number, as message ids and internal statistics show it.", min=0)],
-    region: RegionOption = "",
+    region: Region = "",
     data: DataOption = None,
     address: AddressOption = "",
     first: Annotated[int, typer.Option("--from", help="The first entry.", min=0)] = 0,
@@ -52,9 +53,7 @@ def follow_ledger(
         pass
 
 
-def lacking_copies(
-    output: Output, region: RegionOption = "", data: DataOption = None, address: AddressOption = ""
-) -> None:
+def lacking_copies(output: Output, region: Region = "", data: DataOption = None, address: AddressOption = "") -> None:
     """List the ledgers that lack copies, and what each waits for. Exit code 1 where there are any."""
     try:
         found = asyncio.run(_lacking(address or _metadata_of(data, region)))

@@ -22,10 +22,10 @@ from rich.table import Table
 from heliograph.cli.groups import add
 from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, HeliographError
+from region_node.commands.instance_options import Region
 from region_node.commands.storage.backup_commands import (
     AddressOption,
     DataOption,
-    RegionOption,
     of_data_folder,
     region_of,
 )
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def unknown_ledgers(
     output: Output,
-    region: RegionOption = "",
+    region: Region = "",
     data: DataOption = None,
     address: AddressOption = "",
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
