@@ -17,7 +17,9 @@ T = TypeVar("T")
 STAMP_OFF_MS = 10_000
 """A wall clock that is behind others by less is believed in what it stamps: so exactly others may not be known."""
 _LOOK_MS = 1000.0
-"""So long what was heard of other clocks counts for stamps: they are asked with every run that is published."""
+"""So long what was heard of other clocks counts for stamps, which are taken with every run that is published; that
+nobody was heard counts for nothing: the first that is heard counts from the next run on.
+"""
 
 
 class Clock(Protocol):
@@ -106,7 +108,7 @@ class CautiousClock:
         if now_ms - self._looked_ms >= _LOOK_MS:
             heard = sorted(self._heard())
             self._others_ahead_ms = heard[(len(heard) - 1) // 2] if heard else -math.inf
-            self._looked_ms = now_ms
+            self._looked_ms = now_ms if heard else -math.inf
         behind_ms = now_ms + self._others_ahead_ms - self._clock.wall_ms()
         return math.ceil(behind_ms / 1000) * 1000 if behind_ms > STAMP_OFF_MS else 0
 

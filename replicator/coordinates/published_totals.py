@@ -13,7 +13,7 @@ Source: docs/protocols/links.md, "Backlog and age".
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -79,12 +79,15 @@ class PublishedTotals:
             return position  # inside of what shares a point
         return self._points[index - 1][1] if index else BEFORE_ALL
 
-    def last_before(self, time_ms: int) -> Position:
-        """The end of the last point of which everything was published before `time_ms`; BEFORE_ALL: there is none.
-        Never too late.
+    def last_before(self, time_ms: int, since: Position = BEFORE_ALL) -> Position:
+        """The end of the last point behind `since` of which everything was published before `time_ms`; BEFORE_ALL:
+        there is none. Never too late, also where times do not ascend, as behind a clock that was wrong for a while: it
+        looks no further than to the first that is not before.
         """
-        index = bisect_right(self._points, time_ms, key=lambda point: point[3])  # the next one begins later
-        return self._points[index - 2][1] if index >= 2 else BEFORE_ALL
+        index = first = bisect_left(self._points, since, key=_last)
+        while index < len(self._points) and self._points[index][3] <= time_ms:
+            index += 1  # most often none is: what is old goes at once
+        return self._points[index - 2][1] if index - first >= 2 else BEFORE_ALL  # the next one begins later
 
     def oldest_ms(self, done: Totals) -> int:
         """Broker time of the first entry beyond `done`; 0 where there is none."""

@@ -213,7 +213,8 @@ class LinkPump:
         begins, why = (first, SkipReason.TRIMMED) if first >= self.begins else (self.begins, SkipReason.ADMIN)
         # A transaction could be cut in two; and a receipt that waits for the target would go out without it.
         if self.lives_s and log.state.transactions is None and log.waits is None:
-            ledger, entry = log.state.outbox.last_before(self._manager.expiry.wall_ms() - self.lives_s * 1000)
+            old_ms = self._manager.expiry.wall_ms() - self.lives_s * 1000
+            ledger, entry = log.state.outbox.last_before(old_ms, begins if core is None else max(begins, core.read_at))
             if (ledger, entry) >= begins:
                 begins, why = (ledger, entry + 1), SkipReason.EXPIRED
         if self.given_up is not None and self._link.core is not None:

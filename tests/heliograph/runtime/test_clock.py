@@ -103,3 +103,11 @@ def test_a_clock_that_falls_behind_is_known_at_once_and_one_that_is_set_right_to
     for machine.wrong_ms in (0, -DAY_MS, -11_000, 0):
         assert 0 <= clock.stamp_ms() - machine.truth_ms < 1000
     assert asked[0] == 1, "it is asked with every run that is published"
+
+
+def test_the_first_clock_that_is_heard_counts_from_the_next_stamp_on() -> None:
+    machine, others = Machine(-DAY_MS), list[float]()
+    clock = CautiousClock(machine, lambda: others)
+    assert clock.stamp_ms() == machine.wall_ms(), "nobody was heard"
+    others.append(ahead())
+    assert 0 <= clock.stamp_ms() - machine.truth_ms < 1000

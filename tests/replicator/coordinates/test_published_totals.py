@@ -56,3 +56,16 @@ def test_more_points_than_are_kept_here_are_read_and_become_fewer() -> None:
     assert len(again._points) <= REST_MAX and again.totals[0] == 1010 and again.at((1, 1009)) == again.totals
     linked.follow(False)
     assert len(linked._points) <= REST_MAX and linked.at((1, 999)) == linked.totals
+
+
+def test_nothing_is_older_than_it_is_for_one_wrong_time_behind_it() -> None:
+    outbox, limit = PublishedTotals(), 1000
+    outbox.follow(True)
+    times = (990, 995, 5000, 5001, 7, 8, 9, 5002)  # a clock was set back, and right again
+    for number, time_ms in enumerate(times):
+        outbox.add(1, number, 1, 1, 1, time_ms)
+    assert outbox.last_before(limit) == (1, 0), "the second point may go on until the third begins"
+    assert outbox.last_before(limit, (1, 1)) == BEFORE_ALL
+    assert outbox.last_before(6000) == (1, len(times) - 2)
+    assert outbox.last_before(6000, (1, 3)) == (1, len(times) - 2), "what lies before is not looked at"
+    assert outbox.last_before(6) == BEFORE_ALL
