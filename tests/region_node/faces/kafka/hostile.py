@@ -301,7 +301,7 @@ class KafkaCases:
         body = b"".join(pieces)
         if rng.random() < 0.03:
             size = rng.choice(lengths(len(body)))
-            return "the frame's length", (size & 0xFFFFFFFF).to_bytes(4, "big") + body, False
+            return f"{about}; the frame's length", (size & 0xFFFFFFFF).to_bytes(4, "big") + body, False
         return about, len(body).to_bytes(4, "big") + body, True
 
     def _sign_in(self, letter: str) -> bytes:
