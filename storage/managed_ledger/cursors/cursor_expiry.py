@@ -5,10 +5,11 @@ unacknowledged entries it gave up.
 Isn't: a decision that entries may be given up (that is a policy's, or an operator's), or the deletion: trimming follows
 the cursors.
 Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the
-broker time of its run: found by halving over the backlog, a few small reads however long it is; where clocks of brokers
-disagree, so does the age. One that is lost, or that no copy can be read of, is no older than its ledger's end. What
-time to live and a bound give up is noted with the cursor (`GIVEN_UP`), in the write that moves it: nobody acknowledged
-that.
+broker time of its run: ledgers go whole, the oldest first, up to the first that holds something younger, and of that
+one what is found by halving, a few small reads however long it is. A ledger has one writer: where clocks of brokers
+disagree, what another one wrote is no older for it. One that is lost, or that no copy can be read of, is no older than
+its ledger's end. What time to live and a bound give up is noted with the cursor (`GIVEN_UP`), in the write that moves
+it: nobody acknowledged that.
 A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is
 counted there as lost.
 Source: docs/protocols/ledger.md, "Expiry".
@@ -33,6 +34,7 @@ nobody acknowledged.
 """
 GIVEN_UP_MAX = 32
 """Beyond it the two oldest become one: it names too much, never too little."""
+_OPEN_END = 1 << 62
 _UNREADABLE = (CorruptData, EntriesLost, StoreRefused)
 """What stays so: another try brings no answer."""
 _HOLES_MAX = 10_000
@@ -173,27 +175,32 @@ def _chosen(log: ExpiryLog, names: Collection[str]) -> list[Cursor]:
 
 
 async def _last_older(log: ExpiryLog, after: Position, time_ms: int) -> Position | None:
-    """The last entry behind `after` that was found to be older; None where none was.
+    """The last entry behind `after` that was found to be older, as were all ledgers between them; None: there is none.
 
     Counts from `after` mean another entry once what lies there is trimmed, which may be while an entry is read: what is
     returned is where an entry was looked at, never a count.
     """
-    low, high = 0, log.entries_between(after, log.last_confirmed)
     older: Position | None = None
-    for info in log.ledgers_from(after[0]):  # a ledger that was closed by then holds nothing younger
+    for info in log.ledgers_from(after[0]):
+        end = min((info.ledger, info.entries - 1) if info.closed_ms else (info.ledger, _OPEN_END), log.last_confirmed)
+        start = after if older is None else older
+        if end <= start or end[0] != info.ledger:
+            continue  # nothing of it is there
         if info.closed_ms and info.closed_ms < time_ms:
-            count = log.entries_between(after, (info.ledger, info.entries - 1))
-            if count > low:
-                low, older = count, (info.ledger, info.entries - 1)
-    if low == high or not await _is_older(log, log.next_position(after if older is None else older), time_ms):
-        return older
-    while low < high:
-        middle = (low + high) // 2
-        position = log.position_after(after, middle + 1)
-        if await _is_older(log, position, time_ms):
-            low, older = middle + 1, position
-        else:
-            high = middle
+            older = end
+            continue
+        if not await _is_older(log, log.next_position(start), time_ms):
+            break
+        low, high = 0, log.entries_between(start, end)
+        while low < high:
+            middle = (low + high) // 2
+            position = log.position_after(start, middle + 1)
+            if position <= end and await _is_older(log, position, time_ms):
+                low, older = middle + 1, position
+            else:
+                high = middle
+        if older != end:
+            break
     return older
 
 

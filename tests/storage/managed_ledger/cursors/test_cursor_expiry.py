@@ -317,6 +317,35 @@ def test_what_cannot_be_read_is_as_old_as_the_end_of_its_ledger(error: StorageEr
     asyncio.run(main())
 
 
+class WrongLog(LossyLog):
+    """Who wrote ledger 2 was far behind, at its end or all the time."""
+
+    def __init__(self, wrong_from: int, closed_ms: int) -> None:
+        super().__init__({})
+        self.wrong_from = wrong_from
+        first, second, third = LossyLog.infos
+        self.infos = first, LedgerInfo(2, second.entries, second.size_bytes, closed_ms, second.first_index), third
+
+    async def read(self, position: tuple[int, int], *_: int) -> list[tuple[int, int, Any]]:
+        wrong = position[0] == 2 and position[1] >= self.wrong_from
+        return [(*position, SimpleNamespace(time_ms=1 if wrong else self.count(position) * 1000))]
+
+
+@pytest.mark.parametrize("wrong_from", (0, 3, 9, 10))
+@pytest.mark.parametrize("closed_ms", (1, 25_000))
+def test_what_another_broker_stamped_wrong_makes_nothing_before_it_older(wrong_from: int, closed_ms: int) -> None:
+    async def main() -> None:
+        log: Any = WrongLog(wrong_from, closed_ms)
+        for time_ms in range(0, 10_500, 500):
+            found = await cursor_expiry._last_older(log, (-1, -1), time_ms)
+            assert found == ((1, (time_ms - 1) // 1000 - 1) if time_ms > 1000 else None)
+        for time_ms in range(15_500, 31_000, 500):
+            found = await cursor_expiry._last_older(log, (-1, -1), time_ms)
+            assert found is not None and (found[0] == 2 or log.count(found) * 1000 < time_ms), "nothing younger goes"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("stored", ["x", "[" * 60_000, '[["a", 0, 0, 0]]', "[[1]]", "7"])
 def test_what_was_given_up_and_cannot_be_read_is_everything(stored: str) -> None:
     log: Any = SimpleNamespace(entries_between=lambda after, through: max(0, through[1] - after[1]))
