@@ -22,6 +22,7 @@ from typing import Any
 import pulsar
 from toxiproxy import Toxiproxy as ToxiproxyServer
 
+from heliograph.cli.rest import Rest
 from heliograph.model.errors import ConfigError
 from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
@@ -162,6 +163,9 @@ class Instance:
 
     def admin(self, region: str) -> str:
         return str(self.state["regions"][region]["admin_url"])
+
+    def rest(self, region: str) -> Rest:
+        return Rest(self.admin(region))
 
     def client(self, region: str) -> Any:
         client = pulsar.Client(

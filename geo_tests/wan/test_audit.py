@@ -10,8 +10,9 @@ import pytest
 
 from geo_tests.wan.damaged_copies import audit, damage, restart_bookies
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.streams import Stream, assert_same_everywhere
+from geo_tests.wan.streams import assert_same_everywhere
 from heliograph.model.errors import ConfigError
+from region_node.chaos.streams import Stream
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
-from geo_tests.wan.streams import Stream
+from region_node.chaos.streams import Stream
 from region_node.commands.demo import _rest as rest
 
 pytestmark = pytest.mark.long

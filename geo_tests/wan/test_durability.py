@@ -6,8 +6,9 @@ import urllib.request
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.streams import Stream, assert_same_everywhere, cut
+from geo_tests.wan.streams import assert_same_everywhere, cut
 from heliograph.model.errors import ConfigError
+from region_node.chaos.streams import Stream
 
 
 def durability(instance: Instance, topic: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.streams import Stream, assert_same_everywhere, cut, drained, missing
+from geo_tests.wan.streams import assert_same_everywhere, cut, drained
+from region_node.chaos.streams import Stream, missing
 
 COUNT = 300
 

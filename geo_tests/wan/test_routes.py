@@ -7,7 +7,7 @@ from __future__ import annotations
 import pulsar
 
 from geo_tests.wan.instance import Instance, eventually, rest
-from geo_tests.wan.streams import Stream
+from region_node.chaos.streams import Stream
 
 
 def test_one_way_data_and_acknowledgements_both_ways(pair: Instance) -> None:

@@ -10,7 +10,8 @@ import urllib.request
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.streams import Stream, assert_same_everywhere
+from geo_tests.wan.streams import assert_same_everywhere
+from region_node.chaos.streams import Stream
 
 
 def published(instance: Instance, name: str, count: int = 50) -> tuple[str, Stream]:

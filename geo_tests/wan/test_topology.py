@@ -14,7 +14,8 @@ import pytest
 
 from geo_tests.wan.damaged_copies import audit
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.streams import Stream, drained
+from geo_tests.wan.streams import drained
+from region_node.chaos.streams import Stream
 
 pytestmark = pytest.mark.long
 

@@ -20,7 +20,7 @@ import pulsar
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, rest
 from geo_tests.wan.lost_disks import LostDisks
-from geo_tests.wan.streams import Stream
+from region_node.chaos.streams import Stream
 from tests.guide.page import DOCS
 from tests.region_node.region_processes import Process
 

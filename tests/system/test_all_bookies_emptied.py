@@ -20,7 +20,7 @@ import pytest
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
-from geo_tests.wan.streams import Stream, missing
+from region_node.chaos.streams import Stream, missing
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, rest
 from geo_tests.wan.lost_disks import LostDisks
-from geo_tests.wan.streams import Stream, missing
+from region_node.chaos.streams import Stream, missing
 from tests.system.disk_stories import NAMESPACE, STORIES, TOPIC, World, rows
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from geo_tests.wan.instance import Instance, rest
-from geo_tests.wan.streams import Arrivals, Stream
 from heliograph.model.errors import ConfigError
+from region_node.chaos.regions import Regions
+from region_node.chaos.streams import Arrivals, Stream
 
 Link = tuple[str, str]
 """Source and target."""
@@ -38,8 +38,8 @@ class Sample:
 class Risk:
     """One cut. Made before it, when everything has arrived everywhere."""
 
-    def __init__(self, instance: Instance, topic: str, streams: Mapping[str, Stream], arrivals: Arrivals) -> None:
-        self.instance, self.topic, self.streams, self.arrivals = instance, topic, streams, arrivals
+    def __init__(self, regions: Regions, topic: str, streams: Mapping[str, Stream], arrivals: Arrivals) -> None:
+        self.regions, self.topic, self.streams, self.arrivals = regions, topic, streams, arrivals
         self.before = {region: stream.sent for region, stream in streams.items()}
         self.links: list[Link] = []
         self.still = ""
@@ -60,9 +60,8 @@ class Risk:
             if acked > self.before[source]:
                 self.confirmed.setdefault(source, asked)
             try:
-                told = rest(
-                    "GET",
-                    f"{self.instance.admin(source)}/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk",
+                told = self.regions.rest(source).get(
+                    f"/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk"
                 )["not_yet_elsewhere"]
             except ConfigError:
                 continue

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from geo_tests.wan.instance import Instance, rest
-from geo_tests.wan.risk import Link
-from geo_tests.wan.streams import Arrivals, Stream
 from heliograph.model.errors import ConfigError
+from region_node.chaos.regions import Regions
+from region_node.chaos.risk import Link
+from region_node.chaos.streams import Arrivals, Stream
 from replicator.health.incoming_stats import LOST_S
 
 SLACK_S = 2.5
@@ -40,13 +40,13 @@ class Silence:
 
     def __init__(
         self,
-        instance: Instance,
+        regions: Regions,
         topic: str,
         streams: Mapping[str, Stream],
         links: Iterable[Link],
         arrivals: Arrivals,
     ) -> None:
-        self.instance, self.streams, self.links, self.arrivals = instance, streams, list(links), arrivals
+        self.regions, self.streams, self.links, self.arrivals = regions, streams, list(links), arrivals
         self.topic = topic
         self.began = time.monotonic()
         self.said: list[Said] = []
@@ -60,9 +60,8 @@ class Silence:
         for region in sorted({region for link in self.links for region in link} - {still}):
             asked = time.monotonic()
             try:
-                told = rest(
-                    "GET",
-                    f"{self.instance.admin(region)}/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk",
+                told = self.regions.rest(region).get(
+                    f"/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk"
                 )
             except ConfigError:
                 continue
