@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from geo_tests.wan import chaos_report
-from geo_tests.wan.chaos_report import Event, Fault, Summary
+from geo_tests.wan.chaos_report import Event, Summary
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
+from region_node.chaos.faults import Fault
 from region_node.chaos.regions import NotInTime
 from region_node.chaos.risk import Link, Risk
 from region_node.chaos.silence import Silence

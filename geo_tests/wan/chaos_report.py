@@ -1,6 +1,6 @@
 """What a chaos run did and found: as values, as a JSON file, and as a page for people.
 
-Is: `Fault`, one fault as its kind begins it; `Event`, one that has ended; `Summary`, the run. Isn't: a verdict.
+Is: `Event`, a fault that has ended; `Summary`, the run. Isn't: a verdict.
 """
 
 from __future__ import annotations
@@ -10,27 +10,8 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-Link = tuple[str, str]
-"""Source and target."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One fault that has begun. heal: ends it, and does what an operator has to. cut: ways on which nothing arrives,
-    whose sources say what is at risk. silent: ways on which nothing arrives though connections are open. still: a
-    region that cannot be asked. hold_s: for how long it holds; 0: as usual.
-    """
-
-    where: str
-    heal: Callable[[], object] = lambda: None
-    cut: Sequence[Link] = ()
-    silent: Sequence[Link] = ()
-    still: str = ""
-    hold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,9 +198,9 @@ class Instance:
     def read_all(self, region: str, topic: str) -> list[str]:
         return [message.data().decode() for message in self.read_on(region, topic, pulsar.MessageId.earliest)]
 
-    def read_on(self, region: str, topic: str, after: pulsar.MessageId) -> Iterator[pulsar.Message]:
-        """Yields what lies behind `after`, up to the end of the topic."""
-        reader = self.client(region).create_reader(topic, after)
+    def read_on(self, region: str, topic: str, after: pulsar.MessageId | None) -> Iterator[pulsar.Message]:
+        """Yields what lies behind `after`, or all there is, up to the end of the topic."""
+        reader = self.client(region).create_reader(topic, after or pulsar.MessageId.earliest)
         while reader.has_message_available():
             yield reader.read_next(timeout_millis=60_000)
         reader.close()

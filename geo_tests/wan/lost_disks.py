@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from geo_tests.wan.chaos_report import Fault
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from region_node.chaos.faults import Fault
 from region_node.instance.plan.layout import data_of
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from tests.region_node.region_processes import Process

@@ -1,4 +1,4 @@
-"""Streams of messages while a test breaks something: whether links have drained, and whether every region has the same."""
+"""Streams of messages while a test breaks something: whether links have drained, whether every region has the same."""
 
 from __future__ import annotations
 

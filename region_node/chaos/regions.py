@@ -1,21 +1,25 @@
 """Regions: what the load and the checkers need of an instance, whoever has started it.
 
-Is: a port; `make chaos` gives it by the instance that it starts. Isn't: a server.
+Is: a port, and it over the admin URLs of an instance that runs already. Isn't: what breaks one (`faults`). `make chaos`
+gives the port by the instance that it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from heliograph.cli.messaging.produce_consume import Service, official
 from heliograph.cli.rest import Rest
 from heliograph.model.errors import ConfigError, HeliographError
 
 PATIENCE_S = 120.0
 """For what takes a second on a machine with nothing else to do."""
 _POLL_S = 0.05
+_READ_MS = 60_000
 
 
 class NotInTime(HeliographError):
@@ -33,9 +37,66 @@ class Regions(Protocol):
         """An official client of Pulsar's (`pulsar.Client`), which whoever made the regions closes."""
         ...
 
-    def read_on(self, region: str, topic: str, after: Any) -> Iterator[Any]:
-        """Yields the messages behind `after` (a `pulsar.MessageId`), up to the end of the topic."""
+    def read_on(self, region: str, topic: str, after: Any | None) -> Iterator[Any]:
+        """Yields the messages behind `after` (a `pulsar.MessageId`; None: all), up to the end of the topic."""
         ...
+
+
+class AdminRegions:
+    """An instance, by the admin URL of a broker of each region. token: of a super user, where brokers want one.
+
+    Raises ConfigError where one is not there, or two are of one region.
+    """
+
+    def __init__(self, admins: Sequence[str], token: str = "") -> None:
+        self._rests: dict[str, Rest] = {}
+        self._clients: dict[str, Any] = {}
+        self._services: dict[str, Service] = {}
+        for url in admins:
+            rest = Rest(url, token)
+            status = rest.get("/heliograph/v1/status")
+            region = str(status["region"])
+            if region in self._rests:
+                raise ConfigError(
+                    f"--admin: {url} is of region {region}, as one before it: give one URL of each region"
+                )
+            self._rests[region] = rest
+            self._services[region] = Service(
+                url=_service_url([row["listeners"] for row in status["brokers"]]), token=token
+            )
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._rests)
+
+    def rest(self, region: str) -> Rest:
+        return self._rests[region]
+
+    def client(self, region: str) -> Any:
+        """One for each region."""
+        if region not in self._clients:
+            self._clients[region] = self._services[region].client()
+        return self._clients[region]
+
+    def read_on(self, region: str, topic: str, after: Any | None) -> Iterator[Any]:
+        first = official().MessageId.earliest if after is None else after
+        reader = self.client(region).create_reader(topic, first)
+        while reader.has_message_available():
+            yield reader.read_next(timeout_millis=_READ_MS)
+        reader.close()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            with contextlib.suppress(official().PulsarException):  # a broker that is down says no good-bye
+                client.close()
+
+
+def _service_url(listeners: Sequence[Mapping[str, str]]) -> str:
+    """All brokers of a region, as a client is told of them: those without TLS where there are any."""
+    for kind, scheme in (("", "pulsar://"), ("tls", "pulsar+ssl://")):
+        if urls := [row[kind] for row in listeners if row.get(kind)]:
+            return scheme + ",".join(dict.fromkeys(url.partition("://")[2] for url in urls))
+    raise ConfigError("no broker of the region says where clients of Pulsar connect: is one up?")
 
 
 def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:

@@ -82,7 +82,7 @@ class Risk:
         wrong = []
         for one in self.samples:
             source, target = one.link
-            there = self.before[source] if target == self.still else arrived[target][source]
+            there = self.before[source] if target == self.still else arrived[target][self.streams[source].name]
             least, most = max(0, one.acked - there), one.sent - self.before[source]
             if not least <= one.messages <= most:
                 wrong.append(f"{source}-{target}: {one.messages} messages at risk are reported, {least} to {most} are")

@@ -72,7 +72,9 @@ class Silence:
 
     def verdict(self, still: str = "") -> tuple[list[str], int]:
         """(what was said and was not so, how many numbers were compared). The silence must still hold."""
-        arrived = {link: self.arrivals.of(link[1])[link[0]] for link in self.links if link[1] != still}
+        arrived = {
+            link: self.arrivals.of(link[1])[self.streams[link[0]].name] for link in self.links if link[1] != still
+        }
         wrong, compared = [], 0
         for one in self.said:
             name = f"{one.link[0]}-{one.link[1]}: {one.link[1] if one.here else one.link[0]} says that"

@@ -22,6 +22,7 @@ from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from region_node.commands import (
     certificate_commands,
+    chaos_commands,
     host_commands,
     key_commands,
     process_commands,
@@ -64,6 +65,7 @@ def register(app: typer.Typer) -> None:
     wan = group(app, "wan", "Cut and heal the wide-area links of a running instance.")
     add(wan, cut=wan_cut, heal=wan_heal)
     process_commands.register(app)
+    chaos_commands.register(app)
     bookie_commands.register(app)
     host_commands.register(app)
     certificate_commands.register(app)

@@ -48,7 +48,7 @@ class Service:
         """A connection, closed behind its use. what: what could not be done, where a broker refuses it. Raises
         ConfigError then, and where the URL is none.
         """
-        connection = self._client()
+        connection = self.client()
         try:
             yield connection
         except official().PulsarException as error:
@@ -59,7 +59,8 @@ class Service:
         finally:
             connection.close()
 
-    def _client(self) -> Any:
+    def client(self) -> Any:
+        """An official client, which its caller closes. Raises ConfigError where the URL is none."""
         pulsar, options = official(), dict[str, Any]()
         if not self.url.startswith(("pulsar://", "pulsar+ssl://")):
             raise ConfigError(f"--service: expected pulsar://host:port or pulsar+ssl://host:port, not {self.url!r}")
