@@ -24,10 +24,7 @@ from region_node.chaos.risk import Risk
 from region_node.chaos.scenario import Scenario, Step
 from region_node.chaos.silence import Silence
 
-_LULL_S = 1.0
-"""Of load without a fault: before the first one, and behind each."""
 _STEP_S = 0.02
-_REOPENED_S = 2.0
 
 
 @dataclass(slots=True)
@@ -47,8 +44,8 @@ class _Active:
 
 
 class ChaosRun:
-    """One run. say: is called with a line for people at each step. Raises ConfigError where it could not be run: what a
-    broken promise is, is in the report.
+    """One run. say: is called with a line for people at each step. lull_s: of load without a fault, before the first one
+    and behind each. Raises ConfigError where it could not be run: what a broken promise is, is in the report.
     """
 
     def __init__(
@@ -59,7 +56,10 @@ class ChaosRun:
         faults: StepFaults,
         run_id: str,
         say: Callable[[str], None] = lambda _: None,
+        *,
+        lull_s: float = 1.0,
     ) -> None:
+        self._lull_s = lull_s
         self._scenario, self._regions, self._faults, self._say, self._run_id = scenario, regions, faults, say, run_id
         self._since_1970 = time.time()
         self._done: list[FaultRecord] = []
@@ -121,7 +121,7 @@ class ChaosRun:
 
     def _go(self) -> None:
         try:
-            self._load.publish(_LULL_S)
+            self._load.publish(self._lull_s)
             self._load.settle()
             if self._scenario.timed:
                 self._by_time(self._scenario.ordered())
@@ -137,7 +137,7 @@ class ChaosRun:
         active = self._begin(step)
         self._load.publish(step.for_s)
         self._end(active)
-        self._load.publish(_LULL_S)
+        self._load.publish(self._lull_s)
         whole_s = self._load.settle() - self._done[-1].ended_s
         self._done[-1] = replace(self._done[-1], whole_s=whole_s)
         self._say(f"{step.fault:10} {active.fault.where:20} whole again {whole_s:.1f} s behind its end")
@@ -225,5 +225,5 @@ class ChaosRun:
             where = f"the subscription in {subscription.region}"
             for one in published:
                 self._broken += broken(one, subscription.history.numbers(one.source), where)
-            if not self._broken and (again := subscription.opened_again(_REOPENED_S)):
+            if not self._broken and (again := subscription.opened_again(2 * self._lull_s)):
                 self._broken.append(BrokenPromise("acknowledged", where, f"{again} acknowledged messages come again"))

@@ -62,7 +62,7 @@ class AdminRegions:
                 )
             self._rests[region] = rest
             self._services[region] = Service(
-                url=_service_url([row["listeners"] for row in status["brokers"]]), token=token
+                url=service_url([row["listeners"] for row in status["brokers"]]), token=token
             )
 
     @property
@@ -91,7 +91,7 @@ class AdminRegions:
                 client.close()
 
 
-def _service_url(listeners: Sequence[Mapping[str, str]]) -> str:
+def service_url(listeners: Sequence[Mapping[str, str]]) -> str:
     """All brokers of a region, as a client is told of them: those without TLS where there are any."""
     for kind, scheme in (("", "pulsar://"), ("tls", "pulsar+ssl://")):
         if urls := [row[kind] for row in listeners if row.get(kind)]:

@@ -1,4 +1,4 @@
-"""What a run of a scenario did and found: as values, as JSON, and as lines for a terminal.
+"""What a run of a scenario did and found: as values, as what JSON has of them, and as lines for a terminal.
 
 Is: facts and their form. Isn't: a verdict of its own: `kept` is that the judge found nothing. The page for people is
 `page`.
@@ -6,10 +6,8 @@ Is: facts and their form. Isn't: a verdict of its own: `kept` is that the judge 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from region_node.chaos.judge import BrokenPromise
@@ -80,9 +78,3 @@ def lines(run: ChaosReport) -> str:
     found += [f"BROKEN ({one.promise}): {one}" for one in run.broken]
     found.append("every promise was kept" if run.kept else "promises were broken: exit code 1")
     return "\n".join(found)
-
-
-def write(run: ChaosReport, path: Path) -> None:
-    """PATH.json. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{path}.json").write_text(json.dumps(run.as_json(), indent=1) + "\n")

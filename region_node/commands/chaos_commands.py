@@ -5,6 +5,7 @@ Is: options, files, what a person sees, and the exit code. Isn't: the run (`regi
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from dataclasses import replace
@@ -21,8 +22,9 @@ from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, reason_of
 from region_node.chaos.conductor import ChaosRun
 from region_node.chaos.faults import StepFaults
+from region_node.chaos.page import page
 from region_node.chaos.regions import AdminRegions
-from region_node.chaos.report import ChaosReport, lines, write
+from region_node.chaos.report import ChaosReport, lines
 from region_node.chaos.scenario import EXAMPLE, Scenario, scenario_of
 from region_node.commands.instance_options import DEFAULT_DATA, Data
 from region_node.instance.control import call
@@ -86,7 +88,7 @@ def run(
         wanted = replace(wanted, seed=seed)
     found = _ran(wanted, _admins(admin, data.resolve()), token, data.resolve())
     if report is not None:
-        write(found, report)
+        _write(found, report)
     output.told(found.as_json(), lines(found))
     raise typer.Exit(0 if found.kept else 1)
 
@@ -117,6 +119,13 @@ def _ran(scenario: Scenario, admins: list[str], token: str, data: Path) -> Chaos
             ) from error
     finally:
         regions.close()
+
+
+def _write(found: ChaosReport, path: Path) -> None:
+    """PATH.json and PATH.html."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{path}.json").write_text(json.dumps(found.as_json(), indent=1) + "\n")
+    Path(f"{path}.html").write_text(page(found))
 
 
 def _as_interrupt(*_: object) -> None:
