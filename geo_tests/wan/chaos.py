@@ -7,10 +7,10 @@ the whole history.
 Each of `KINDS` is one way to break something: begun somewhere by chance, held for a few seconds under load, ended (a
 network heals, a process comes back, an operator gives the command that the guide names), and then every link must have
 caught up without anybody's help within the patience. Meanwhile what the product says is compared with what is so: what
-is at risk (`region_node.chaos.risk`), what is said of a region that fell silent (`region_node.chaos.silence`), of a
-bookie without its disks, and what a new life of it costs (`lost_disks`). In the end: in each region, each message that
-was acknowledged anywhere is there once, in the order of its producer; and what every link says is at risk is nothing.
-Exits with 1, and says what, where that is not so.
+is at risk, and what is said of a region that fell silent (`region_node.chaos.checks`), of a bookie without its disks,
+and what a new life of it costs (`lost_disks`). In the end: in each region, each message that was acknowledged anywhere
+is there once, in the order of its producer; and what every link says is at risk is nothing. Exits with 1, and says
+what, where that is not so.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from geo_tests.wan import chaos_report
 from geo_tests.wan.chaos_report import Event, Summary
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
+from region_node.chaos.checks.risk import Link, Risk
+from region_node.chaos.checks.silence import Silence
 from region_node.chaos.faults import Fault
 from region_node.chaos.regions import NotInTime
-from region_node.chaos.risk import Link, Risk
-from region_node.chaos.silence import Silence
 from region_node.chaos.streams import Arrivals, Stream, missing
 from region_node.process.shifted_clock import VARIABLE as TEST_CLOCKS
 from region_node.process.shifted_clock import set_ahead

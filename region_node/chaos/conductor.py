@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import heliograph
+from region_node.chaos.checks.risk import Risk
+from region_node.chaos.checks.silence import Silence
 from region_node.chaos.faults import Fault, StepFaults
 from region_node.chaos.judge import BrokenPromise, broken
 from region_node.chaos.load import ChaosLoad
 from region_node.chaos.regions import NotInTime, Regions
 from region_node.chaos.report import ChaosReport, FaultRecord
-from region_node.chaos.risk import Risk
 from region_node.chaos.scenario import Scenario, Step
-from region_node.chaos.silence import Silence
 
 _STEP_S = 0.02
 
@@ -44,8 +44,8 @@ class _Active:
 
 
 class ChaosRun:
-    """One run. say: is called with a line for people at each step. lull_s: of load without a fault, before the first one
-    and behind each. Raises ConfigError where it could not be run: what a broken promise is, is in the report.
+    """One run. say: is called with a line for people at each step. lull_s: of load without a fault, before the first
+    one and behind each. Raises ConfigError where it could not be run: what a broken promise is, is in the report.
     """
 
     def __init__(

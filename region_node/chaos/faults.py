@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from region_node.chaos.checks.risk import Link
 from region_node.chaos.regions import Regions
-from region_node.chaos.risk import Link
 from region_node.chaos.scenario import PROCESS_FAULTS, WAN_FAULTS, Scenario, Step
 from region_node.instance.control import STARTED_S, call
 from region_node.instance.nodes.toxiproxy_api import Toxiproxy

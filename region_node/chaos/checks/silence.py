@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from region_node.chaos.checks.risk import Link
 from region_node.chaos.regions import Regions
-from region_node.chaos.risk import Link
 from region_node.chaos.streams import Arrivals, Stream
 from replicator.health.incoming_stats import LOST_S
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from geo_tests.wan.silence import Silence
 
 from geo_tests.wan import silence
-from geo_tests.wan.silence import Silence
 
 BEGAN = 1000.0
 TOLD = {"connected": False, "silent_s": 10.0, "age_s_max": 10.0}
