@@ -23,9 +23,9 @@ Row = tuple[bytes, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faulty:
-    """What the regions do wrong. lost, doubled: bodies that end so are not in other regions' copies, or are there twice.
-    swapped: of these and the next one from there the order is another in each copy. risk: what is said to be at risk ->
-    what is told. forgets: acknowledgements are forgotten when a consumer comes again.
+    """What the regions do wrong. lost, doubled: bodies that end so are not in other regions' copies, or are there
+    twice. swapped: what ends so comes behind the next one. risk: what is at risk -> what is told. forgets:
+    acknowledgements are forgotten when a consumer comes again.
     """
 
     lost: bytes = b""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from geo_tests.wan.silence import Silence
 
-from geo_tests.wan import silence
+from heliograph.cli.rest import Rest
+from region_node.chaos.checks import silence
+from region_node.chaos.checks.silence import Silence
 
 BEGAN = 1000.0
 TOLD = {"connected": False, "silent_s": 10.0, "age_s_max": 10.0}
@@ -17,6 +18,7 @@ TOLD = {"connected": False, "silent_s": 10.0, "age_s_max": 10.0}
 @dataclass
 class Publisher:
     acked: int = 0
+    name: str = "us"
 
 
 @dataclass
@@ -27,12 +29,24 @@ class Regions:
     elsewhere: dict[str, Any] = field(default_factory=lambda: dict(TOLD))
     arrived: int = 5
 
-    def admin(self, region: str) -> str:
-        return region
+    def rest(self, region: str) -> Rest:
+        return _Asked(self, region)
 
     def of(self, region: str) -> dict[str, int]:
         """As `Arrivals`."""
         return {"us": self.arrived}
+
+
+class _Asked(Rest):
+    def __init__(self, regions: Regions, region: str) -> None:
+        super().__init__("http://in-memory")
+        self._regions, self._region = regions, region
+
+    def ask(self, method: str, path: str, *_: Any, **__: Any) -> Any:
+        assert "/t/n/x/risk" in path
+        if self._region == "us":
+            return {"not_yet_here": {}, "not_yet_elsewhere": {"eu": self._regions.elsewhere}}
+        return {"not_yet_here": {"us": self._regions.here}, "not_yet_elsewhere": {}}
 
 
 @pytest.fixture
@@ -43,18 +57,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return at
 
 
-def probe(regions: Regions, now: list[float], monkeypatch: pytest.MonkeyPatch, acked: int) -> list[str]:
+def probe(regions: Regions, now: list[float], acked: int) -> list[str]:
     """What it finds 10 s after the beginning; one message more was stored 1 s after it where `acked` is 6."""
     publisher = Publisher(5)
     found = Silence(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
-
-    def rest(method: str, url: str) -> dict[str, Any]:
-        assert "/t/n/x/risk" in url
-        if url.startswith("us/"):
-            return {"not_yet_here": {}, "not_yet_elsewhere": {"eu": regions.elsewhere}}
-        return {"not_yet_here": {"us": regions.here}, "not_yet_elsewhere": {}}
-
-    monkeypatch.setattr(silence, "rest", rest)
     publisher.acked, now[0] = acked, BEGAN + 1
     found.sample()
     found.said.clear()
@@ -65,9 +71,9 @@ def probe(regions: Regions, now: list[float], monkeypatch: pytest.MonkeyPatch, a
     return wrong
 
 
-def test_what_is_true_is_not_wrong(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probe(Regions(), now, monkeypatch, acked=6) == []
-    assert probe(Regions(here={**TOLD, "age_s_max": 0.0}), now, monkeypatch, acked=5) == [], "nothing is missing"
+def test_what_is_true_is_not_wrong(now: list[float]) -> None:
+    assert probe(Regions(), now, acked=6) == []
+    assert probe(Regions(here={**TOLD, "age_s_max": 0.0}), now, acked=5) == [], "nothing is missing"
 
 
 @pytest.mark.parametrize(
@@ -79,15 +85,13 @@ def test_what_is_true_is_not_wrong(now: list[float], monkeypatch: pytest.MonkeyP
         ({"age_s_max": 6.0}, "6.0 s old"),
     ],
 )
-def test_each_lie_of_the_target_is_seen(
-    now: list[float], monkeypatch: pytest.MonkeyPatch, here: dict[str, Any], what: str
-) -> None:
-    (found,) = probe(Regions(here={**TOLD, **here}), now, monkeypatch, acked=6)
+def test_each_lie_of_the_target_is_seen(now: list[float], here: dict[str, Any], what: str) -> None:
+    (found,) = probe(Regions(here={**TOLD, **here}), now, acked=6)
     assert what in found and "eu says" in found
 
 
-def test_a_source_that_says_connected_is_seen(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = probe(Regions(elsewhere={**TOLD, "connected": True}), now, monkeypatch, acked=5)
+def test_a_source_that_says_connected_is_seen(now: list[float]) -> None:
+    (found,) = probe(Regions(elsewhere={**TOLD, "connected": True}), now, acked=5)
     assert "us says that it is connected" in found
 
 
