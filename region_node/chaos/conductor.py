@@ -165,7 +165,10 @@ class ChaosRun:
         fault = self._faults.begin(step)
         active = _Active(step, fault, load.now(), load.now() + step.for_s)
         self._active.append(active)
-        if fault.cut and alone:
+        repeats = self._scenario.load.repeat_every and self._scenario.load.deduplication is not True
+        if fault.cut and alone and repeats:
+            self._not_compared.append(f"what was said during {active.name}: the load sends messages twice")
+        elif fault.cut and alone:
             risk.begin(fault.cut, fault.still)
             active.risk = risk
             if fault.silent:
