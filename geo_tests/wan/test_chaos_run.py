@@ -1,0 +1,73 @@
+"""`heliograph chaos run` against two real regions: what holds is kept, and what is broken on purpose is reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from geo_tests.wan.instance import PROGRAM, Instance, heliograph
+
+
+def chaos(pair: Instance, folder: Path, load: str, *steps: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the report, and its page."""
+    scenario = folder / "scenario.toml"
+    text = "".join(f"[[step]]\n{step}\n" for step in steps)
+    scenario.write_text(f'name = "a test"\npatience_s = 120\n[load]\nrate_per_s = 40\n{load}\n{text}')
+    done = heliograph(
+        *("chaos", "run", "--data", str(pair.data), "--scenario", str(scenario), "--report", str(folder / "report")),
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads((folder / "report.json").read_text()), (folder / "report.html").read_text()
+
+
+def paths(pair: Instance) -> dict[str, Any]:
+    """What each proxy does."""
+    return {
+        name: (proxy.enabled, {toxic: found.attributes for toxic, found in proxy.toxics().items()})
+        for name, proxy in pair.server.proxies().items()
+    }
+
+
+def test_an_instance_keeps_its_promises_through_every_fault_of_a_scenario(pair: Instance, tmp_path: Path) -> None:
+    before = paths(pair)
+    code, found, page = chaos(
+        pair,
+        tmp_path,
+        'topic = "persistent://public/judged/numbers"\nkeys = 8\nconsumers = 2',
+        'fault = "cut"\nbetween = ["us", "eu"]\nfor_s = 4',
+        'fault = "black-hole"\naround = "us"\nfor_s = 9',
+        'fault = "latency"\nlatency_ms = 100\nfor_s = 2',
+        'fault = "kill"\nrole = "broker"\nregion = "us"\nfor_s = 3',
+        'fault = "stop"\nrole = "bookie"\nfor_s = 3',
+        'fault = "unload"\nfor_s = 1',
+    )
+    assert (code, found["kept"], found["broken"]) == (0, True, []), found["broken"]
+    assert found["compared"]["at risk"] > 0 and found["compared"]["silence"] > 0 and len(found["faults"]) == 6
+    sent = sum(row["sent"] for row in found["published"].values())
+    assert sent > 0 and all(row["messages"] == sent for row in found["read"].values())
+    assert all(row["acknowledged"] == row["sent"] for row in found["published"].values())
+    assert "Every promise was kept." in page and page.count("<svg") == 6
+    assert paths(pair) == before, "each is as it was"
+    assert all(row["ready"] for region in pair.status()["regions"].values() for row in region["processes"])
+
+
+def test_a_producer_that_repeats_without_deduplication_is_reported(pair: Instance, tmp_path: Path) -> None:
+    load = 'topic = "persistent://public/careless/numbers"\ndeduplication = %s\nrepeat_every = 10'
+    code, found, page = chaos(pair, tmp_path, load % "false", 'fault = "unload"\nfor_s = 1')
+    assert (code, found["kept"]) == (1, False) and {row["promise"] for row in found["broken"]} == {"once"}
+    assert {row["where"].rpartition(" ")[2] for row in found["broken"]} == {"us", "eu"} and "stored twice" in page
+    code, found, _ = chaos(pair, tmp_path, load % "true", 'fault = "unload"\nfor_s = 1')
+    assert (code, found["broken"]) == (0, []), "the same producer, with deduplication"
+
+
+def test_acknowledged_messages_that_somebody_deletes_are_reported(pair: Instance, tmp_path: Path) -> None:
+    command = f"{PROGRAM} topics truncate $HELIOGRAPH_CHAOS_TOPIC --admin {pair.admin('us')}"
+    code, found, _ = chaos(
+        pair,
+        tmp_path,
+        'topic = "persistent://public/emptied/numbers"',
+        f'fault = "command"\nrun = "{command}"\nfor_s = 1',
+    )
+    assert code == 1 and {(row["promise"], row["where"]) for row in found["broken"]} == {("kept", "the copy in us")}
