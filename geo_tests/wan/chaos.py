@@ -33,11 +33,11 @@ from geo_tests.wan import chaos_report
 from geo_tests.wan.chaos_report import Event, Summary
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
-from region_node.chaos.checks.risk import Link, Risk
-from region_node.chaos.checks.silence import Silence
-from region_node.chaos.faults import Fault
+from region_node.chaos.checks.risk_reports import Link, RiskReports
+from region_node.chaos.checks.silence_reports import SilenceReports
+from region_node.chaos.faults import BegunFault
 from region_node.chaos.regions import NotInTime
-from region_node.chaos.streams import Arrivals, Stream, missing
+from region_node.chaos.streams import NumberedStream, RegionCopies, missing
 from region_node.process.shifted_clock import VARIABLE as TEST_CLOCKS
 from region_node.process.shifted_clock import set_ahead
 
@@ -76,8 +76,8 @@ class Chaos:
             f"{instance.admin(self.regions[0])}/admin/v2/namespaces/{NAMESPACE}/retention",
             {"retentionTimeInMinutes": RETENTION_MINUTES, "retentionSizeInMB": -1},
         )
-        self.streams = [Stream(instance, region, TOPIC) for region in self.regions]
-        self.arrivals = Arrivals(instance, TOPIC)
+        self.streams = [NumberedStream(instance, region, TOPIC) for region in self.regions]
+        self.arrivals = RegionCopies(instance, TOPIC)
 
     # -- where ---------------------------------------------------------------------------------------------------------
 
@@ -105,13 +105,13 @@ class Chaos:
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
-    def toxic(self, where: Where, kind: str, *streams: str, **attributes: int) -> Fault:
+    def toxic(self, where: Where, kind: str, *streams: str, **attributes: int) -> BegunFault:
         name, links = where()
         proxies = self.proxies(links)
         for proxy in proxies:
             for stream in streams:
                 proxy.add_toxic(name=f"chaos_{stream}", type=kind, stream=stream, attributes=attributes)
-        return Fault(
+        return BegunFault(
             where=name,
             heal=lambda: [
                 proxy.get_toxic(f"chaos_{stream}") and proxy.destroy_toxic(f"chaos_{stream}")
@@ -120,20 +120,20 @@ class Chaos:
             ],
         )
 
-    def silent(self, where: Where) -> Fault:
+    def silent(self, where: Where) -> BegunFault:
         """Packets vanish on these ways, in both directions; every connection stays open."""
         name, links = where()
         fault = self.toxic(lambda: (name, links), "timeout", "upstream", "downstream", timeout=0)
-        return Fault(where=name, heal=fault.heal, cut=links, silent=links, hold_s=SILENT_S)
+        return BegunFault(where=name, heal=fault.heal, cut=links, silent=links, hold_s=SILENT_S)
 
-    def stop_region(self) -> Fault:
+    def stop_region(self) -> BegunFault:
         """Every process of a region stands still, as where its power goes: no connection is closed."""
         region, links = self.around()
         rows = self.instance.status()["regions"][region]["processes"]
         stopped = [row["pid"] for row in rows if row["pid"]]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        return Fault(
+        return BegunFault(
             where=region,
             heal=lambda: [os.kill(pid, signal.SIGCONT) for pid in stopped],
             cut=[link for link in links if link[1] == region],
@@ -142,16 +142,16 @@ class Chaos:
             hold_s=SILENT_S,
         )
 
-    def cut(self, where: Where) -> Fault:
+    def cut(self, where: Where) -> BegunFault:
         name, links = where()
         proxies = self.proxies(links)
         for proxy in proxies:
             self.instance.toxiproxy.cut(proxy.name)
-        return Fault(
+        return BegunFault(
             where=name, heal=lambda: [self.instance.toxiproxy.heal(proxy.name) for proxy in proxies], cut=links
         )
 
-    def flap(self) -> Fault:
+    def flap(self) -> BegunFault:
         name, links = self.pair()
         proxies = self.proxies(links)
         for _ in range(5):
@@ -159,19 +159,21 @@ class Chaos:
                 self.instance.toxiproxy.cut(proxy.name)
             for proxy in proxies:
                 self.instance.toxiproxy.heal(proxy.name)
-        return Fault(where=name)
+        return BegunFault(where=name)
 
-    def kill(self, role: str) -> Fault:
+    def kill(self, role: str) -> BegunFault:
         name, _ = self.process(role)
         heliograph("process", "kill", name, "--data", str(self.instance.data))
-        return Fault(where=name, heal=lambda: heliograph("process", "start", name, "--data", str(self.instance.data)))
+        return BegunFault(
+            where=name, heal=lambda: heliograph("process", "start", name, "--data", str(self.instance.data))
+        )
 
-    def stop(self, role: str) -> Fault:
+    def stop(self, role: str) -> BegunFault:
         name, pid = self.process(role)
         os.kill(pid, signal.SIGSTOP)
-        return Fault(where=name, heal=lambda: os.kill(pid, signal.SIGCONT))
+        return BegunFault(where=name, heal=lambda: os.kill(pid, signal.SIGCONT))
 
-    def wrong_clock(self, role: str, ahead_ms: int) -> Fault:
+    def wrong_clock(self, role: str, ahead_ms: int) -> BegunFault:
         """A wall clock jumps while its process stands still, and is wrong, too, when that is started again; the topic's
         ledgers are closed before and meanwhile. It is set right again while the process runs.
         """
@@ -187,26 +189,26 @@ class Chaos:
         self.load(HOLD_S)
         heliograph("process", "kill", name, "--data", str(self.instance.data))
         heliograph("process", "start", name, "--data", str(self.instance.data))
-        return Fault(where=f"{name} {ahead_ms / 3_600_000:+.0f} h", heal=lambda: set_ahead(self.clocks, name, 0))
+        return BegunFault(where=f"{name} {ahead_ms / 3_600_000:+.0f} h", heal=lambda: set_ahead(self.clocks, name, 0))
 
     def _unload(self, region: str) -> None:
         rest("PUT", f"{self.instance.admin(region)}/admin/v2/persistent/{NAMESPACE}/t/unload")
 
-    def unload(self) -> Fault:
+    def unload(self) -> BegunFault:
         region = self.rng.choice(self.regions)
         self._unload(region)
-        return Fault(where=region)
+        return BegunFault(where=region)
 
-    def topology(self, kind: str) -> Fault:
+    def topology(self, kind: str) -> BegunFault:
         order = self.rng.sample(self.regions, len(self.regions))
         value = {"kind": kind, "regions": order, "center": order[0]}
         rest("POST", f"{self.instance.admin(order[0])}/admin/v2/namespaces/{NAMESPACE}/replicationTopology", value)
-        return Fault(where=f"{kind} {'-'.join(order)}")
+        return BegunFault(where=f"{kind} {'-'.join(order)}")
 
-    def topology_and_cut(self) -> Fault:
+    def topology_and_cut(self) -> BegunFault:
         first = self.topology(self.rng.choice(("chain", "star", "ring")))
         fault = self.cut(self.edge)
-        return Fault(where=f"{first.where}, {fault.where} cut", heal=fault.heal, cut=fault.cut)
+        return BegunFault(where=f"{first.where}, {fault.where} cut", heal=fault.heal, cut=fault.cut)
 
     # -- a run ---------------------------------------------------------------------------------------------------------
 
@@ -238,10 +240,10 @@ class Chaos:
         for stream in self.streams:
             stream.finish(self.patience_s)
 
-    def _held(self, kind: str, fault: Fault, risk: Risk) -> None:
+    def _held(self, kind: str, fault: BegunFault, risk: RiskReports) -> None:
         """Loads while the fault holds, and compares what is said meanwhile with the truth."""
         streams = {stream.region: stream for stream in self.streams}
-        silence = Silence(self.instance, TOPIC, streams, fault.silent, self.arrivals)
+        silence = SilenceReports(self.instance, TOPIC, streams, fault.silent, self.arrivals)
         risk.begin(fault.cut, fault.still)
 
         def look() -> None:
@@ -261,7 +263,7 @@ class Chaos:
                 self.compared[name] += compared
 
     def one(self, kind: str) -> None:
-        risk = Risk(self.instance, TOPIC, {stream.region: stream for stream in self.streams}, self.arrivals)
+        risk = RiskReports(self.instance, TOPIC, {stream.region: stream for stream in self.streams}, self.arrivals)
         fault = KINDS[kind](self)
         try:
             self._held(kind, fault, risk)
@@ -287,7 +289,7 @@ class Chaos:
         return wrong
 
 
-KINDS: dict[str, Callable[[Chaos], Fault]] = {
+KINDS: dict[str, Callable[[Chaos], BegunFault]] = {
     "latency": lambda c: c.toxic(c.pair, "latency", "downstream", latency=300, jitter=100),
     "latency-up": lambda c: c.toxic(c.edge, "latency", "upstream", latency=500, jitter=400),
     "bandwidth": lambda c: c.toxic(c.pair, "bandwidth", "upstream", rate=20),

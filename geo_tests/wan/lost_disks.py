@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from region_node.chaos.faults import Fault
+from region_node.chaos.faults import BegunFault
 from region_node.instance.plan.layout import data_of
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from tests.region_node.region_processes import Process
@@ -41,16 +41,16 @@ class LostDisks:
 
     # -- bookies -------------------------------------------------------------------------------------------------------
 
-    def wipe_bookie(self, load: Load, region: str = "", without: str = "") -> Fault:
+    def wipe_bookie(self, load: Load, region: str = "", without: str = "") -> BegunFault:
         """Its folder is empty when it comes back. without: not this one."""
         name = self._bookie(region, without)
         self._down(name)
         shutil.rmtree(self._folder(name))
         self._up(name)
         self.limbo(name)
-        return Fault(where=name, heal=lambda: self.new_life(name))
+        return BegunFault(where=name, heal=lambda: self.new_life(name))
 
-    def wipe_two_bookies(self, load: Load) -> Fault:
+    def wipe_two_bookies(self, load: Load) -> BegunFault:
         """Of one region, one after the other: what the first lost lies on it again before the second goes."""
         region = self._rng.choice(list(self._instance.state["regions"]))
         first = self.wipe_bookie(load, region)
@@ -58,9 +58,9 @@ class LostDisks:
         first.heal()
         load(1.0)
         second = self.wipe_bookie(load, region, without=first.where)
-        return Fault(where=f"{first.where}, {second.where}", heal=second.heal)
+        return BegunFault(where=f"{first.where}, {second.where}", heal=second.heal)
 
-    def unmount_bookie(self) -> Fault:
+    def unmount_bookie(self) -> BegunFault:
         """It starts on an empty mount point, and is stopped and given its disk afterwards; no command is needed."""
         name = self._bookie()
         self._down(name)
@@ -77,9 +77,9 @@ class LostDisks:
             self._up(name)
             eventually(lambda: not self._row(name)["limbo"], f"{name} is itself again with its disk", self._patience_s)
 
-        return Fault(where=name, heal=mount)
+        return BegunFault(where=name, heal=mount)
 
-    def roll_back_bookie(self, load: Load) -> Fault:
+    def roll_back_bookie(self, load: Load) -> BegunFault:
         """A copy of its folder, made while it was stopped, comes back after it has taken more. It is never believed."""
         name = self._bookie()
         self._down(name)
@@ -93,7 +93,7 @@ class LostDisks:
         copy.rename(mine)
         self._up(name)
         self.limbo(name)
-        return Fault(where=name, heal=lambda: self.new_life(name))
+        return BegunFault(where=name, heal=lambda: self.new_life(name))
 
     def new_life(self, name: str) -> None:
         """As an operator: grants it, where nothing is lost by that, and waits until the copies are made again."""
@@ -144,7 +144,7 @@ class LostDisks:
             self.voters[name] = settings, Process(self._instance.data, settings).wait_ready()
             heliograph("meta", "add", name, f"127.0.0.1:{port}", "--promote", "--admin", admin)
 
-    def wipe_voter(self) -> Fault:
+    def wipe_voter(self) -> BegunFault:
         """One of three, the leader or not, comes back with an empty folder: the others bring it up."""
         name = self._rng.choice(sorted(self.voters))
         settings, process = self.voters[name]
@@ -154,9 +154,9 @@ class LostDisks:
         process.kill()
         shutil.rmtree(settings["data_dir"])
         self.voters[name] = settings, Process(self._instance.data, settings).wait_ready()
-        return Fault(where=f"{name}{', which led' if leads else ''}", heal=lambda: self.lead(self._voting, name))
+        return BegunFault(where=f"{name}{', which led' if leads else ''}", heal=lambda: self.lead(self._voting, name))
 
-    def wipe_config_voter(self) -> Fault:
+    def wipe_config_voter(self) -> BegunFault:
         """A region's voter of the global configuration comes back with an empty folder."""
         region = self._rng.choice(list(self._instance.state["regions"]))
         name = f"{region}-meta-0"
@@ -164,7 +164,7 @@ class LostDisks:
         shutil.rmtree(self._folder(name) / "config")
         self._up(name)
         other = self._rng.choice([one for one in self._instance.state["regions"] if one != region])
-        return Fault(where=region, heal=lambda: self.lead(other, region, "--config"))
+        return BegunFault(where=region, heal=lambda: self.lead(other, region, "--config"))
 
     def lead(self, region: str, member: str, *options: str) -> None:
         """Until the member counts, nobody hands it the lead. region: whose broker is asked."""

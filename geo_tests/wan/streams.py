@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from geo_tests.wan.instance import Instance, eventually
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 
 def drained(instance: Instance, topic: str) -> bool:
@@ -16,7 +16,7 @@ def drained(instance: Instance, topic: str) -> bool:
     )
 
 
-def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> None:
+def assert_same_everywhere(instance: Instance, topic: str, streams: list[NumberedStream]) -> None:
     for stream in streams:
         stream.finish()
     eventually(lambda: drained(instance, topic), "links drained")

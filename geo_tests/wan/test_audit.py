@@ -12,14 +12,14 @@ from geo_tests.wan.damaged_copies import audit, damage, restart_bookies
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import assert_same_everywhere
 from heliograph.model.errors import ConfigError
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 pytestmark = pytest.mark.long
 
 
 def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> None:
     topic = "persistent://public/geo/audited"
-    streams = [Stream(pair, "us", topic), Stream(pair, "eu", topic)]
+    streams = [NumberedStream(pair, "us", topic), NumberedStream(pair, "eu", topic)]
     for stream in streams:
         stream.region = f"audited-{stream.region}"  # in its messages: no other topic has such
     for _ in range(4):

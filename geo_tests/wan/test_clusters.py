@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 from region_node.commands.demo import _rest as rest
 
 pytestmark = pytest.mark.long
@@ -46,7 +46,7 @@ def linked(pair: Instance, cloud: Instance) -> tuple[Instance, Instance]:
     return pair, cloud
 
 
-def same_everywhere(pair: Instance, cloud: Instance, topic: str, streams: list[Stream]) -> None:
+def same_everywhere(pair: Instance, cloud: Instance, topic: str, streams: list[NumberedStream]) -> None:
     for stream in streams:
         stream.finish()
     sent = sum(stream.sent for stream in streams)
@@ -67,7 +67,11 @@ def same_everywhere(pair: Instance, cloud: Instance, topic: str, streams: list[S
 def test_messages_cross_both_ways_once_and_in_order_through_kills(linked: tuple[Instance, Instance]) -> None:
     pair, cloud = linked
     topic = f"persistent://{NAMESPACE}/orders"
-    streams = [Stream(pair, "us", topic), Stream(pair, "eu", topic), Stream(cloud, "cloud", topic)]
+    streams = [
+        NumberedStream(pair, "us", topic),
+        NumberedStream(pair, "eu", topic),
+        NumberedStream(cloud, "cloud", topic),
+    ]
     for stream in streams:
         stream.publish(100)
     eventually(lambda: len(cloud.read_all("cloud", topic)) > 200, "what both regions published, in the cluster")
@@ -97,7 +101,7 @@ def owns(instance: Instance, broker: str, topic: str) -> bool:
 def test_a_replicated_subscription_goes_on_at_either_side(linked: tuple[Instance, Instance]) -> None:
     pair, cloud = linked
     topic = f"persistent://{NAMESPACE}/jobs"
-    streams = [Stream(pair, "us", topic), Stream(cloud, "cloud", topic)]
+    streams = [NumberedStream(pair, "us", topic), NumberedStream(cloud, "cloud", topic)]
     here, there = (
         instance.client(region).subscribe(
             topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
@@ -113,7 +117,7 @@ def test_a_replicated_subscription_goes_on_at_either_side(linked: tuple[Instance
         side = (cloud, "cloud") if other is there else (pair, "us")
 
         def followed(
-            streams: list[Stream] = streams, side: tuple[Instance, str] = side, consumer: Any = consumer
+            streams: list[NumberedStream] = streams, side: tuple[Instance, str] = side, consumer: Any = consumer
         ) -> bool:
             """Only what is newer than the newest snapshot comes again there; a message now and then makes new
             snapshots.

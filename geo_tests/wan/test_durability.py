@@ -8,7 +8,7 @@ from typing import Any
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import assert_same_everywhere, cut
 from heliograph.model.errors import ConfigError
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 
 def durability(instance: Instance, topic: str) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def durability(instance: Instance, topic: str) -> dict[str, Any]:
 
 def test_receipts_mean_two_regions_and_what_does_not_is_listed(pair: Instance) -> None:
     topic = "persistent://public/geo/durable"
-    stream = Stream(pair, "us", topic)
+    stream = NumberedStream(pair, "us", topic)
     stream.publish(5)
     stream.finish()
     rest(
@@ -63,7 +63,7 @@ def test_receipts_mean_two_regions_and_what_does_not_is_listed(pair: Instance) -
 def test_the_list_survives_the_broker(pair: Instance) -> None:
     """SIGKILL of the owner while eu is cut off and the topic is degraded."""
     topic = "persistent://public/geo/durable-list"
-    stream = Stream(pair, "us", topic)
+    stream = NumberedStream(pair, "us", topic)
     stream.publish(5)
     stream.finish()
     rest(

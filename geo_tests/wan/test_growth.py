@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, owners
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
 
@@ -44,7 +44,7 @@ class Writers:
     leader is elected.
     """
 
-    def __init__(self, instance: Instance, stream: Stream) -> None:
+    def __init__(self, instance: Instance, stream: NumberedStream) -> None:
         self._stream, self._eu = stream, instance.admin("eu")
         self._ended = threading.Event()
         self.configured = 0
@@ -111,7 +111,7 @@ def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
     topic = "persistent://public/geo/growing"
     instance.namespace("public/geo", ["us", "eu"])
     rest("POST", f"{us}/admin/v2/namespaces/public/geo/permissions/ann", ["produce"])
-    stream = Stream(instance, "us", topic)
+    stream = NumberedStream(instance, "us", topic)
     follower = Follower(instance.client("us"), topic)
     writers = Writers(instance, stream)
     try:
@@ -129,7 +129,7 @@ def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
     assert instance.read_all("eu", topic) == stream.bodies() == instance.read_all("us", topic), "each once, in order"
 
 
-def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: Stream) -> None:
+def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: NumberedStream) -> None:
     heliograph("region", "join", "ap", "--data", data, "--bookies", "2")
     instance.state = call(instance.data, "status")
     report = members(instance, "ap")
@@ -165,7 +165,7 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     assert sorted(call(instance.data, "status")["regions"]) == ["eu", "us"] and (instance.data / "ap").is_dir()
 
 
-def scale_out_and_in(instance: Instance, data: str, us: str, stream: Stream) -> None:
+def scale_out_and_in(instance: Instance, data: str, us: str, stream: NumberedStream) -> None:
     """A bookie and a broker more in us, and less: the broker that was alone, and the bookie that was added."""
 
     def on_the_new_bookie() -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import assert_same_everywhere, cut, drained
-from region_node.chaos.streams import Stream, missing
+from region_node.chaos.streams import NumberedStream, missing
 
 COUNT = 300
 
@@ -56,7 +56,7 @@ FAULTS = (cut, cut_one_way, lose_receipts, reset, slow)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_a_fault_ends_without_help(pair: Instance, fault: Callable[[Instance], Callable[[], None]]) -> None:
     topic = f"persistent://public/geo/{fault.__name__}"
-    streams = [Stream(pair, region, topic) for region in ("us", "eu")]
+    streams = [NumberedStream(pair, region, topic) for region in ("us", "eu")]
     for stream in streams:
         stream.publish(COUNT)
     eventually(
@@ -78,7 +78,7 @@ def test_a_fault_ends_without_help(pair: Instance, fault: Callable[[Instance], C
 
 def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None:
     topic = "persistent://public/geo/risk"
-    stream = Stream(pair, "us", topic)
+    stream = NumberedStream(pair, "us", topic)
     stream.publish(10)
     stream.finish()
     eventually(lambda: pair.links(topic).get(("us", "eu"), {}).get("backlog_messages") == 0, "drained")
@@ -127,7 +127,7 @@ def test_owner_killed_then_back(pair: Instance) -> None:
     from geo_tests.wan.instance import heliograph, rest
 
     topic = "persistent://public/geo/owner"
-    streams = [Stream(pair, region, topic) for region in ("us", "eu")]
+    streams = [NumberedStream(pair, region, topic) for region in ("us", "eu")]
     for stream in streams:
         stream.publish(COUNT)
         stream.finish()
@@ -158,7 +158,7 @@ def test_owner_killed_then_back(pair: Instance) -> None:
 
 def test_a_stopped_instance_continues_where_it_was(pair: Instance) -> None:
     topic = "persistent://public/geo/again"
-    streams = [Stream(pair, region, topic) for region in ("us", "eu")]
+    streams = [NumberedStream(pair, region, topic) for region in ("us", "eu")]
     for stream in streams:
         stream.publish(COUNT)
         stream.finish()
@@ -180,7 +180,7 @@ def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None
     pair.namespace(namespace, ["eu", "us"])
     admin = pair.admin("eu")
     heliograph("namespaces", "set", namespace, "slo", '{"rpo_s": 1}', "--admin", admin)
-    stream = Stream(pair, "eu", topic)
+    stream = NumberedStream(pair, "eu", topic)
     stream.publish(5)
     stream.finish()
     eventually(lambda: pair.read_all("us", topic) == stream.bodies(), "us has them")
@@ -215,8 +215,8 @@ def test_a_client_that_begins_its_sequences_anew_is_told_from_a_loss(pair: Insta
     was never taken.
     """
     owned, lent = (
-        Stream(pair, "eu", "persistent://public/geo/owned"),
-        Stream(pair, "eu", "persistent://public/geo/lent", first_sequence=None),
+        NumberedStream(pair, "eu", "persistent://public/geo/owned"),
+        NumberedStream(pair, "eu", "persistent://public/geo/lent", first_sequence=None),
     )
     name, pid = next(
         (row["name"], row["pid"]) for row in pair.status()["regions"]["eu"]["processes"] if "broker" in row["name"]

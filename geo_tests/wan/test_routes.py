@@ -7,7 +7,7 @@ from __future__ import annotations
 import pulsar
 
 from geo_tests.wan.instance import Instance, eventually, rest
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 
 def test_one_way_data_and_acknowledgements_both_ways(pair: Instance) -> None:
@@ -19,7 +19,7 @@ def test_one_way_data_and_acknowledgements_both_ways(pair: Instance) -> None:
         path = f"{pair.admin(region)}/admin/v2/namespaces/public/one-way"
         eventually(lambda path=path: rest("GET", f"{path}/replicatedSubscriptions") is True, "the policies are known")
     topic = "persistent://public/one-way/t"
-    here, there = Stream(pair, "us", topic), Stream(pair, "eu", topic)
+    here, there = NumberedStream(pair, "us", topic), NumberedStream(pair, "eu", topic)
     consumer = pair.client("us").subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     for stream in (here, there):
         stream.publish(20)

@@ -11,13 +11,13 @@ from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import assert_same_everywhere
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 
-def published(instance: Instance, name: str, count: int = 50) -> tuple[str, Stream]:
+def published(instance: Instance, name: str, count: int = 50) -> tuple[str, NumberedStream]:
     """A topic with messages of us that eu has, too."""
     topic = f"persistent://public/geo/{name}"
-    stream = Stream(instance, "us", topic)
+    stream = NumberedStream(instance, "us", topic)
     stream.publish(count)
     stream.finish()
     eventually(
@@ -128,7 +128,7 @@ def test_what_a_non_persistent_topic_does_not_send_is_counted(pair: Instance) ->
     ever.
     """
     topic = "non-persistent://public/geo/dropped"
-    stream = Stream(pair, "eu", topic)
+    stream = NumberedStream(pair, "eu", topic)
     stream.publish(25)
     stream.finish()
     stats = rest("GET", f"{pair.admin('eu')}/admin/v2/non-persistent/public/geo/dropped/stats")["replication"]

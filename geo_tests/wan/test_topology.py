@@ -15,7 +15,7 @@ import pytest
 from geo_tests.wan.damaged_copies import audit
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import drained
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ def sent_directly(instance: Instance, topic: str) -> dict[str, int]:
     return {f"{source}-{target}": row["run_bytes"] for (source, target), row in instance.links(topic).items()}
 
 
-def everything_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> bool:
+def everything_everywhere(instance: Instance, topic: str, streams: list[NumberedStream]) -> bool:
     for stream in streams:
         stream.finish()
     eventually(lambda: drained(instance, topic), "nothing at risk", 150)
@@ -70,7 +70,7 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
         path = f"{quartet.admin(region)}/admin/v2/namespaces/{NAMESPACE}/replicationTopology"
         eventually(lambda path=path: (rest("GET", path) or {}).get("kind") == "chain", "the policy is known")
     topic = f"persistent://{NAMESPACE}/t"
-    streams = [Stream(quartet, region, topic) for region in REGIONS]
+    streams = [NumberedStream(quartet, region, topic) for region in REGIONS]
     for stream in streams:
         stream.publish(50)
     assert everything_everywhere(quartet, topic, streams)

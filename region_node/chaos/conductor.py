@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import heliograph
-from region_node.chaos.checks.risk import Risk
-from region_node.chaos.checks.silence import Silence
-from region_node.chaos.faults import Fault, StepFaults
+from region_node.chaos.checks.risk_reports import RiskReports
+from region_node.chaos.checks.silence_reports import SilenceReports
+from region_node.chaos.faults import BegunFault, StepFaults
 from region_node.chaos.judge import BrokenPromise, broken
 from region_node.chaos.load import ChaosLoad
 from region_node.chaos.regions import NotInTime, Regions
 from region_node.chaos.report import ChaosReport, FaultRecord
-from region_node.chaos.scenario import Scenario, Step
+from region_node.chaos.scenario import Scenario, ScenarioStep
 
 _STEP_S = 0.02
 
@@ -31,12 +31,12 @@ _STEP_S = 0.02
 class _Active:
     """A fault that holds. began_s, until_s: since the run began. risk, silence: None where it is not compared."""
 
-    step: Step
-    fault: Fault
+    step: ScenarioStep
+    fault: BegunFault
     began_s: float
     until_s: float
-    risk: Risk | None = None
-    silence: Silence | None = None
+    risk: RiskReports | None = None
+    silence: SilenceReports | None = None
 
     @property
     def name(self) -> str:
@@ -133,7 +133,7 @@ class ChaosRun:
             where = f"{self._done[-1].fault} at {self._done[-1].where}" if self._done else "the load"
             self._broken.append(BrokenPromise("whole again", where, str(error)))
 
-    def _one(self, step: Step) -> None:
+    def _one(self, step: ScenarioStep) -> None:
         active = self._begin(step)
         self._load.publish(step.for_s)
         self._end(active)
@@ -142,7 +142,7 @@ class ChaosRun:
         self._done[-1] = replace(self._done[-1], whole_s=whole_s)
         self._say(f"{step.fault:10} {active.fault.where:20} whole again {whole_s:.1f} s behind its end")
 
-    def _by_time(self, steps: Sequence[Step]) -> None:
+    def _by_time(self, steps: Sequence[ScenarioStep]) -> None:
         waiting = list(steps)
         while waiting or self._active:
             for active in [one for one in self._active if one.until_s <= self._load.now()]:
@@ -154,14 +154,14 @@ class ChaosRun:
             next_s = min([one.until_s for one in self._active] + [step.at_s or 0.0 for step in waiting], default=0.0)
             self._load.publish(max(_STEP_S, next_s - self._load.now()))
 
-    def _begin(self, step: Step) -> _Active:
+    def _begin(self, step: ScenarioStep) -> _Active:
         alone = not self._active
         for other in self._active:
             if other.risk is not None or other.silence is not None:
                 other.risk = other.silence = None
                 self._not_compared.append(f"what was said during {other.name}: {step.fault} began meanwhile")
         load = self._load
-        risk = Risk(self._regions, load.topic, load.streams, load.arrivals)
+        risk = RiskReports(self._regions, load.topic, load.streams, load.arrivals)
         fault = self._faults.begin(step)
         active = _Active(step, fault, load.now(), load.now() + step.for_s)
         self._active.append(active)
@@ -172,7 +172,7 @@ class ChaosRun:
             risk.begin(fault.cut, fault.still)
             active.risk = risk
             if fault.silent:
-                active.silence = Silence(self._regions, load.topic, load.streams, fault.silent, load.arrivals)
+                active.silence = SilenceReports(self._regions, load.topic, load.streams, fault.silent, load.arrivals)
         elif fault.cut:
             self._not_compared.append(f"what was said during {active.name}: another fault held")
         self._say(f"{step.fault:10} {fault.where:20} holds for {step.for_s:g} s")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from region_node.chaos.checks.risk import Link
+from region_node.chaos.checks.risk_reports import Link
 from region_node.chaos.regions import Regions
-from region_node.chaos.scenario import PROCESS_FAULTS, WAN_FAULTS, Scenario, Step
+from region_node.chaos.scenario import PROCESS_FAULTS, WAN_FAULTS, Scenario, ScenarioStep
 from region_node.instance.control import STARTED_S, call
 from region_node.instance.nodes.toxiproxy_api import Toxiproxy
 from region_node.instance.plan.layout import WanLink, load_plan
@@ -31,7 +31,7 @@ _SAID_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class BegunFault:
     """One fault that has begun. heal: ends it, and does what an operator has to. cut: ways on which nothing arrives,
     whose sources say what is at risk. silent: ways on which nothing arrives though connections are open. still: a
     region that cannot be asked. hold_s: for how long it holds; 0: as usual.
@@ -78,7 +78,7 @@ class StepFaults:
             if step.process and step.process not in (there := [row["name"] for row in _rows(status, self._names)]):
                 raise self._wrong(step, f"there is no process {step.process!r}: {', '.join(there)}")
 
-    def begin(self, step: Step) -> Fault:
+    def begin(self, step: ScenarioStep) -> BegunFault:
         """Raises ConfigError where it cannot be done; then nothing has begun."""
         if step.fault in WAN_FAULTS:
             return self._between(step)
@@ -88,12 +88,12 @@ class StepFaults:
             region = step.region or self._rng.choice(self._names)
             topic = self._scenario.load.topic.removeprefix("persistent://")
             self._regions.rest(region).put(f"/admin/v2/persistent/{topic}/unload")
-            return Fault(where=region)
+            return BegunFault(where=region)
         return self._command(step)
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
-    def _between(self, step: Step) -> Fault:
+    def _between(self, step: ScenarioStep) -> BegunFault:
         if step.around:
             where, pairs = step.around, [(step.around, other) for other in self._names if other != step.around]
         else:
@@ -118,11 +118,11 @@ class StepFaults:
             heal()
             raise
         nothing = ways if step.fault in ("cut", "black-hole") else ()
-        return Fault(where=where, heal=heal, cut=nothing, silent=ways if step.fault == "black-hole" else ())
+        return BegunFault(where=where, heal=heal, cut=nothing, silent=ways if step.fault == "black-hole" else ())
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def _process(self, step: Step) -> Fault:
+    def _process(self, step: ScenarioStep) -> BegunFault:
         rows = _rows(call(self._data, "status"), [step.region] if step.region else self._names)
         found = [
             row
@@ -149,11 +149,11 @@ class StepFaults:
             call(self._data, "kill", process=name)
         else:
             os.kill(pid, signal.SIGSTOP)
-        return Fault(where=name, heal=heal)
+        return BegunFault(where=name, heal=heal)
 
     # -- the scenario's own --------------------------------------------------------------------------------------------
 
-    def _command(self, step: Step) -> Fault:
+    def _command(self, step: ScenarioStep) -> BegunFault:
         environment = {
             "HELIOGRAPH_CHAOS_TOPIC": self._scenario.load.topic,
             "HELIOGRAPH_CHAOS_REGIONS": ",".join(self._names),
@@ -168,9 +168,9 @@ class StepFaults:
         except BaseException:
             heal()
             raise
-        return Fault(where=f"line {step.line}", heal=heal)
+        return BegunFault(where=f"line {step.line}", heal=heal)
 
-    def _shell(self, step: Step, name: str, text: str, environment: Mapping[str, str]) -> None:
+    def _shell(self, step: ScenarioStep, name: str, text: str, environment: Mapping[str, str]) -> None:
         try:
             done = subprocess.run(
                 text, shell=True, env={**os.environ, **environment}, capture_output=True, text=True, timeout=_COMMAND_S
@@ -183,16 +183,16 @@ class StepFaults:
 
     # -- what has one already ------------------------------------------------------------------------------------------
 
-    def _take(self, step: Step, what: Sequence[object]) -> None:
+    def _take(self, step: ScenarioStep, what: Sequence[object]) -> None:
         if busy := [one for one in what if one in self._busy]:
             raise self._wrong(step, f"{busy[0]} has a fault already: let one end before the other begins")
         self._busy.update(what)
 
-    def _wrong(self, step: Step, what: str) -> ConfigError:
+    def _wrong(self, step: ScenarioStep, what: str) -> ConfigError:
         return ConfigError(f"the step in line {step.line} ({step.fault}) cannot be done: {what}")
 
 
-def _bend(proxies: Toxiproxy, link: WanLink, step: Step) -> None:
+def _bend(proxies: Toxiproxy, link: WanLink, step: ScenarioStep) -> None:
     match step.fault:
         case "cut":
             proxies.cut(link.name)

@@ -29,7 +29,7 @@ class BrokenPromise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedNumbers:
     """What one publisher did: it sent the numbers below `sent`, in that order. acked: those whose receipt came. keys:
     message n had key n modulo this; 0: there are no keys, and all of them are in one order.
     """
@@ -56,7 +56,7 @@ class Comparison:
         return not (self.lost or self.twice or self.disordered or self.unsent)
 
 
-def compared(published: Published, numbers: Sequence[int]) -> Comparison:
+def compared(published: PublishedNumbers, numbers: Sequence[int]) -> Comparison:
     """numbers: in the order in which they were read, one for each place that a message was read from."""
     seen, twice, disordered, last = set[int](), set[int](), list[int](), dict[int, int]()
     for number in numbers:
@@ -76,7 +76,7 @@ def compared(published: Published, numbers: Sequence[int]) -> Comparison:
     )
 
 
-def broken(published: Published, numbers: Sequence[int], where: str) -> list[BrokenPromise]:
+def broken(published: PublishedNumbers, numbers: Sequence[int], where: str) -> list[BrokenPromise]:
     """What is wrong with what was read of one publisher; none: nothing. where: who read it."""
     found = compared(published, numbers)
     of, order = published.source, "their keys" if published.keys else "their publisher"

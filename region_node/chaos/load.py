@@ -14,14 +14,15 @@ from heliograph.cli.rest import RestRefused
 from heliograph.model.errors import ConfigError
 from region_node.chaos.regions import NotInTime, Regions, eventually
 from region_node.chaos.scenario import Scenario
-from region_node.chaos.streams import Arrivals, Stream
-from region_node.chaos.subscriptions import Subscription
+from region_node.chaos.streams import MessageForm, NumberedStream, RegionCopies
+from region_node.chaos.subscriptions import LoadSubscription
 from region_node.chaos.timeline import Timeline
 
 _LOOK_S = 1.0
 _LOOK_TIMEOUT_S = 2.0
 _PAUSE_S = 0.02
-_IN_FLIGHT_MAX = 400
+_IN_FLIGHT_MAX = 900
+"""Of one region, not answered yet: at a thousand the official client makes its caller wait."""
 _RETENTION_MINUTES = 1440
 """Of a namespace that a run makes: what it leaves goes by itself."""
 _NOT_FOUND = 404
@@ -46,8 +47,8 @@ class ChaosLoad:
         self.topic, self.timeline = scenario.load.topic, Timeline()
         self._began, self._next_look = time.monotonic(), 0.0
         prepare(scenario, regions, self.names)
-        self.subscriptions: list[Subscription] = []
-        self.streams: dict[str, Stream] = {}
+        self.subscriptions: list[LoadSubscription] = []
+        self.streams: dict[str, NumberedStream] = {}
         try:
             for region in self.names:  # all of them, before anything is published
                 self.subscriptions.append(self._subscription(region, f"chaos-{run_id}"))
@@ -56,11 +57,11 @@ class ChaosLoad:
         except BaseException:
             self.close()
             raise
-        self.arrivals = Arrivals(regions, self.topic, {one.region: one.began for one in self.subscriptions})
+        self.arrivals = RegionCopies(regions, self.topic, {one.region: one.began for one in self.subscriptions})
         self._owed = dict.fromkeys(self.names, 0.0)
 
-    def _subscription(self, region: str, name: str) -> Subscription:
-        return Subscription(
+    def _subscription(self, region: str, name: str) -> LoadSubscription:
+        return LoadSubscription(
             self._regions,
             region,
             self.topic,
@@ -69,21 +70,19 @@ class ChaosLoad:
             came=lambda _: self.timeline.count("read", region, self.now()),
         )
 
-    def _stream(self, region: str, name: str) -> Stream:
+    def _stream(self, region: str, name: str) -> NumberedStream:
         load = self._scenario.load
 
         def answered(seconds: float) -> None:
             self.timeline.count("acknowledged", region, self.now())
             self.timeline.latency(region, self.now(), seconds)
 
-        return Stream(
+        return NumberedStream(
             self._regions,
             region,
             self.topic,
             name=name,
-            keys=load.keys,
-            size_bytes=load.size_bytes,
-            repeat_every=load.repeat_every,
+            form=MessageForm(keys=load.keys, size_bytes=load.size_bytes, repeat_every=load.repeat_every),
             answered=answered,
         )
 
@@ -100,7 +99,7 @@ class ChaosLoad:
                 self._next_look = self.now() + _LOOK_S
             for region, stream in self.streams.items():
                 self._owed[region] += (now - last) * rate
-                room = max(_IN_FLIGHT_MAX, int(rate)) - (stream.sent - stream.acked - stream.failed)
+                room = _IN_FLIGHT_MAX - (stream.sent - stream.acked - stream.failed)
                 count = max(0, min(int(self._owed[region]), room))
                 self._owed[region] = min(self._owed[region] - count, rate)  # what could not be sent is not made up for
                 for _ in range(count):

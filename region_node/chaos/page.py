@@ -39,7 +39,7 @@ border-top: 3px solid; vertical-align: middle; margin-right: .4rem; }
 
 
 def page(run: ChaosReport) -> str:
-    """HTML of a run."""
+    """HTML of a whole page, with its style and its plots inside."""
     title = f"Chaos: {run.scenario}"
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.began))
     verdict = (

@@ -73,7 +73,7 @@ class AdminRegions:
         return self._rests[region]
 
     def client(self, region: str) -> Any:
-        """One for each region."""
+        """One for each region, closed by `close`."""
         if region not in self._clients:
             self._clients[region] = self._services[region].client()
         return self._clients[region]

@@ -107,7 +107,7 @@ _NEEDS = {"latency": "latency_ms", "bandwidth": "kilobytes_per_s", "command": "r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScenarioStep:
     """One fault. line: where it stands in the file. at_s: None where steps wait for each other. between, around,
     process, role, region: empty where the seed draws.
     """
@@ -149,7 +149,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A whole file."""
+    """A whole file. order: `given` or `random`; patience_s: behind each fault."""
 
     name: str
     seed: int = 1
@@ -157,18 +157,18 @@ class Scenario:
     rounds: int = 1
     patience_s: float = 120.0
     load: LoadPlan
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
 
     @property
     def timed(self) -> bool:
         return self.steps[0].at_s is not None
 
-    def ordered(self) -> list[Step]:
+    def ordered(self) -> list[ScenarioStep]:
         """The steps of all rounds, as they are begun."""
         if self.timed:
             return sorted(self.steps, key=lambda step: (step.at_s or 0.0, step.line))
         rng = random.Random(self.seed)
-        rounds = list[Sequence[Step]]()
+        rounds = list[Sequence[ScenarioStep]]()
         for _ in range(self.rounds):
             rounds.append(rng.sample(self.steps, len(self.steps)) if self.order == "random" else self.steps)
         return [step for one in rounds for step in one]
@@ -247,7 +247,7 @@ class _Reader:
             kafka=kafka,
         )
 
-    def _all_steps(self, given: Any) -> tuple[Step, ...]:
+    def _all_steps(self, given: Any) -> tuple[ScenarioStep, ...]:
         if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
             raise ConfigError(
                 f"{self._name} has no step: each begins with [[step]] and says its fault; "
@@ -261,7 +261,7 @@ class _Reader:
             raise self._wrong(step.line, "at_s", "is missing, and other steps have it: say it in each step, or in none")
         return steps
 
-    def _step(self, given: Mapping[str, Any], line: int) -> Step:
+    def _step(self, given: Mapping[str, Any], line: int) -> ScenarioStep:
         fault = self._one_of(given, "fault", tuple(FAULTS), "", line)
         if not fault:
             raise self._wrong(line, "fault", f"is missing: one of {', '.join(FAULTS)}")
@@ -283,7 +283,7 @@ class _Reader:
             name: int(self._number(given, name, 0, line, least=0, whole=True))
             for name in ("latency_ms", "jitter_ms", "kilobytes_per_s")
         }
-        return Step(
+        return ScenarioStep(
             fault=fault,
             line=line,
             at_s=self._number(given, "at_s", 0.0, line, least=0) if "at_s" in given else None,

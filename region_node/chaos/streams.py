@@ -5,22 +5,33 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from region_node.chaos.judge import Published, compared
+from region_node.chaos.judge import PublishedNumbers, compared
 from region_node.chaos.regions import PATIENCE_S, Regions, eventually
 
 _SENT, _ACKED, _FAILED = 0, 1, 2
 
 
-class Stream:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageForm:
+    """What the messages of a stream are like. keys: message n gets key n modulo this; 0: none. size_bytes: of each, at
+    least. repeat_every: each so many messages one is sent twice under one sequence id, as by a producer that has not
+    heard; 0: none.
+    """
+
+    keys: int = 0
+    size_bytes: int = 0
+    repeat_every: int = 0
+
+
+class NumberedStream:
     """Publishes numbered messages from one region, and knows which were acknowledged. `name`: what its messages bear
     before their number, and its producer's name; the region's unless given. `repeats`: those whose receipt names no
     position. `failed`: how many were refused.
 
-    keys: message n gets key n modulo this; 0: none. size_bytes: of a message, at least. repeat_every: each so many
-    messages one is sent twice under one sequence id, as by a producer that has not heard; 0: none.
     answered: is called with the seconds until each receipt, on a thread of the client's.
 
     The C++ client that is given no first sequence takes the broker's last one whenever it connects and has no receipt
@@ -36,15 +47,13 @@ class Stream:
         first_sequence: int | None = 1,
         *,
         name: str = "",
-        keys: int = 0,
-        size_bytes: int = 0,
-        repeat_every: int = 0,
+        form: MessageForm = MessageForm(),
         answered: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self.region, self.name, self.keys = region, name or region, keys
+        self.region, self.name, self.form = region, name or region, form
         self.sent, self.acked, self.failed = 0, 0, 0
         self.repeats: set[int] = set()
-        self._size_bytes, self._repeat_every, self._answered = size_bytes, repeat_every, answered
+        self._answered = answered
         self._state = bytearray()
         settings = {
             "batching_enabled": False,
@@ -55,17 +64,18 @@ class Stream:
         self._producer = regions.client(region).create_producer(topic, f"p-{self.name}", **settings)
 
     def publish(self, count: int) -> None:
+        keys, every = self.form.keys, self.form.repeat_every
         for _ in range(count):
             number = self.sent
             self._state.append(_SENT)
             self.sent += 1
-            fields: dict[str, Any] = {"partition_key": f"{self.name}-{number % self.keys}"} if self.keys else {}
-            repeated = bool(self._repeat_every) and number % self._repeat_every == self._repeat_every - 1
-            if self._repeat_every:
+            fields: dict[str, Any] = {"partition_key": f"{self.name}-{number % keys}"} if keys else {}
+            repeated = bool(every) and number % every == every - 1
+            if every:
                 fields["sequence_id"] = number + 2  # one above what the producer was told to begin with
             for _ in range(2 if repeated else 1):
                 told = partial(self._told, number, time.monotonic())
-                self._producer.send_async(f"{self.name}-{number}".ljust(self._size_bytes).encode(), told, **fields)
+                self._producer.send_async(f"{self.name}-{number}".ljust(self.form.size_bytes).encode(), told, **fields)
 
     def _told(self, number: int, began: float, result: Any, where: Any) -> None:
         if self._state[number] == _ACKED:
@@ -82,10 +92,10 @@ class Stream:
             self.failed += 1
 
     @property
-    def published(self) -> Published:
+    def published(self) -> PublishedNumbers:
         """What it has sent so far, and which of it was acknowledged."""
         acked = [number for number, state in enumerate(self._state) if state == _ACKED]
-        return Published(source=self.name, sent=self.sent, acked=acked, keys=self.keys)
+        return PublishedNumbers(source=self.name, sent=self.sent, acked=acked, keys=self.form.keys)
 
     def bodies(self) -> list[str]:
         return [f"{self.name}-{n}" for n in range(self.sent)]
@@ -100,7 +110,7 @@ class Stream:
         self._producer.close()
 
 
-class Arrivals:
+class RegionCopies:
     """The messages of each source that the regions' copies of a topic have. What was read once is not read again: a run
     of an hour has a million of them. after: by region, the message id behind which it begins; else with the first one.
     """
@@ -130,10 +140,10 @@ def numbered(body: bytes) -> tuple[str, int]:
     return (source, int(number)) if number.strip().isdecimal() else (body.decode(errors="replace"), -1)
 
 
-def missing(stream: Stream, copy: Sequence[str]) -> str:
+def missing(stream: NumberedStream, copy: Sequence[str]) -> str:
     """What is wrong with a region's copy of what the stream published; "": nothing. All that was sent must be there."""
     mine = [number for source, number in (numbered(body.encode()) for body in copy) if source == stream.name]
-    published = Published(source=stream.name, sent=stream.sent, acked=range(stream.sent))
+    published = PublishedNumbers(source=stream.name, sent=stream.sent, acked=range(stream.sent))
     found = compared(published, mine)
     if found.whole:
         return ""

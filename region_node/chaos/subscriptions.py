@@ -62,7 +62,7 @@ class ReadHistory:
             return sorted(self._order)
 
 
-class Subscription:
+class LoadSubscription:
     """One subscription in one region, of as many consumers; with several it is Key_Shared. Made before anything is
     published: it begins behind what is in the topic, whose last message id is `began`.
 

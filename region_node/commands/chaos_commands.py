@@ -122,7 +122,7 @@ def _ran(scenario: Scenario, admins: list[str], token: str, data: Path) -> Chaos
 
 
 def _write(found: ChaosReport, path: Path) -> None:
-    """PATH.json and PATH.html."""
+    """PATH.json for programs, and PATH.html for people."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Path(f"{path}.json").write_text(json.dumps(found.as_json(), indent=1) + "\n")
     Path(f"{path}.html").write_text(page(found))

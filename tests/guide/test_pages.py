@@ -25,6 +25,8 @@ ROOT = DOCS.parent
 NOT_RUN = {
     "console.md": "it has no commands: its pages are opened, and its acts done, in a browser by "
     "tests/system/test_console.py",
+    "chaos.md": "its command breaks an instance for minutes: its scenarios, and their verdicts, are run by "
+    "geo_tests/wan/test_chaos_run.py",
     "deletion.md": "it is one table, of what each act does by each face: each cell names its test; stock clients "
     "delete in geo_tests/wan/test_stock_deletion.py",
     "disks.md": "it is one table, which is walked row by row, its commands given, by tests/system/test_lost_disks.py",

@@ -20,7 +20,7 @@ import pulsar
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, rest
 from geo_tests.wan.lost_disks import LostDisks
-from region_node.chaos.streams import Stream
+from region_node.chaos.streams import NumberedStream
 from tests.guide.page import DOCS
 from tests.region_node.region_processes import Process
 
@@ -66,7 +66,7 @@ class World:
     folder: Path
     instance: Instance
     disks: LostDisks
-    streams: list[Stream] = field(default_factory=list)
+    streams: list[NumberedStream] = field(default_factory=list)
 
     def of(self, name: str) -> Path:
         """The folder of a process."""

@@ -20,7 +20,7 @@ import pytest
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
-from region_node.chaos.streams import Stream, missing
+from region_node.chaos.streams import NumberedStream, missing
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -38,7 +38,7 @@ class World:
     folder: Path
     instance: Instance
     disks: LostDisks
-    streams: list[Stream]
+    streams: list[NumberedStream]
 
     @property
     def admin(self) -> str:
@@ -61,7 +61,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     try:
         instance.namespace("public/gone", REGIONS)
         instance.namespace("public/alone", ["us"])
-        made = World(folder, instance, disks, [Stream(instance, region, SHARED) for region in REGIONS])
+        made = World(folder, instance, disks, [NumberedStream(instance, region, SHARED) for region in REGIONS])
         client = instance.client("us")
         own, alone = client.create_producer(OWN), client.create_producer(ALONE)
         for _ in range(3):

@@ -12,7 +12,7 @@ import pytest
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually, rest
 from geo_tests.wan.lost_disks import LostDisks
-from region_node.chaos.streams import Stream, missing
+from region_node.chaos.streams import NumberedStream, missing
 from tests.system.disk_stories import NAMESPACE, STORIES, TOPIC, World, rows
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -34,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         instance.namespace(NAMESPACE, regions)
         disks.add_voters("us")
         made = World(folder, instance, disks)
-        made.streams = [Stream(instance, region, TOPIC) for region in regions]
+        made.streams = [NumberedStream(instance, region, TOPIC) for region in regions]
         made.publish()
         for number in range(3):  # a ledger on every two of the three bookies
             made.down(f"us-bookie-{number}")

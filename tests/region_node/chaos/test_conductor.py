@@ -9,9 +9,9 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from region_node.chaos.conductor import ChaosRun
-from region_node.chaos.faults import Fault, StepFaults
+from region_node.chaos.faults import BegunFault, StepFaults
 from region_node.chaos.report import ChaosReport
-from region_node.chaos.scenario import Step, scenario_of
+from region_node.chaos.scenario import ScenarioStep, scenario_of
 from tests.region_node.chaos.memory_regions import Faulty, MemoryRegions
 
 CUT = '[[step]]\nfault = "cut"\nbetween = ["us", "eu"]\nfor_s = 0.4\n'
@@ -26,7 +26,7 @@ class InMemory(StepFaults):
         self.begun: list[str] = []
         self.ended: list[str] = []
 
-    def begin(self, step: Step) -> Fault:
+    def begin(self, step: ScenarioStep) -> BegunFault:
         self.begun.append(step.fault)
         if step.fault == "command":
             raise ConfigError("no such pod")
@@ -39,7 +39,7 @@ class InMemory(StepFaults):
             self.ended.append(step.fault)
             regions.heal()
 
-        return Fault(where="us-eu", heal=heal, cut=ways)
+        return BegunFault(where="us-eu", heal=heal, cut=ways)
 
 
 def run_of(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from region_node.chaos.judge import Published, broken, compared, shown
+from region_node.chaos.judge import PublishedNumbers, broken, compared, shown
 
-WHOLE = Published(source="us", sent=6, acked=range(6))
+WHOLE = PublishedNumbers(source="us", sent=6, acked=range(6))
 
 
 def test_a_whole_history_keeps_every_promise() -> None:
@@ -29,7 +29,7 @@ def test_each_broken_promise_is_named(numbers: list[int], promise: str, text: st
 
 
 def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
-    published = Published(source="us", sent=4, acked=[0, 3])
+    published = PublishedNumbers(source="us", sent=4, acked=[0, 3])
     assert compared(published, [0, 3]).whole and compared(published, [0, 1, 3]).whole
     assert compared(published, [0, 1]).lost == [3]
 
@@ -40,7 +40,7 @@ def test_a_repeat_far_behind_is_twice_and_not_out_of_order() -> None:
 
 
 def test_order_is_of_a_key_where_there_are_keys() -> None:
-    published = Published(source="us", sent=6, acked=range(6), keys=2)
+    published = PublishedNumbers(source="us", sent=6, acked=range(6), keys=2)
     assert compared(published, [1, 0, 3, 2, 5, 4]).whole
     assert compared(published, [0, 1, 4, 2, 3, 5]).disordered == [2]
 

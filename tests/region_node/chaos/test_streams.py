@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from region_node.chaos.streams import Arrivals, Stream, missing, numbered
+from region_node.chaos.streams import MessageForm, NumberedStream, RegionCopies, missing, numbered
 from tests.region_node.chaos.memory_regions import Faulty, MemoryRegions
 
 TOPIC = "persistent://public/chaos/t"
@@ -16,12 +16,12 @@ def copy_of(regions: MemoryRegions, region: str) -> list[str]:
 
 def test_what_arrived_everywhere_is_whole() -> None:
     regions = MemoryRegions(["us", "eu"], deduplication=True)
-    stream = Stream(regions, "us", TOPIC, keys=3, size_bytes=50)
+    stream = NumberedStream(regions, "us", TOPIC, form=MessageForm(keys=3, size_bytes=50))
     stream.publish(20)
     stream.finish()
     assert (stream.sent, stream.acked, stream.failed) == (20, 20, 0)
     assert missing(stream, copy_of(regions, "eu")) == "" and len(regions.logs["eu"][0][0]) == 50
-    assert Arrivals(regions, TOPIC).of("eu") == {"us": 20}
+    assert RegionCopies(regions, TOPIC).of("eu") == {"us": 20}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_arrived_everywhere_is_whole() -> None:
 )
 def test_what_is_wrong_with_a_copy_is_said(faulty: Faulty, said: str) -> None:
     regions = MemoryRegions(["us", "eu"], faulty, deduplication=True)
-    stream = Stream(regions, "us", TOPIC)
+    stream = NumberedStream(regions, "us", TOPIC)
     stream.publish(10)
     assert missing(stream, copy_of(regions, "eu")) == said and missing(stream, copy_of(regions, "us")) == ""
 
@@ -42,7 +42,7 @@ def test_what_is_wrong_with_a_copy_is_said(faulty: Faulty, said: str) -> None:
 @pytest.mark.parametrize("deduplication", [True, False])
 def test_a_producer_that_repeats_is_stored_once_by_deduplication_alone(deduplication: bool) -> None:
     regions = MemoryRegions(["us"], deduplication=deduplication)
-    stream = Stream(regions, "us", TOPIC, repeat_every=5)
+    stream = NumberedStream(regions, "us", TOPIC, form=MessageForm(repeat_every=5))
     stream.publish(20)
     assert stream.acked == 20 and stream.published.acked == list(range(20))
     found = missing(stream, copy_of(regions, "us"))
@@ -51,7 +51,7 @@ def test_a_producer_that_repeats_is_stored_once_by_deduplication_alone(deduplica
 
 def test_what_was_read_once_is_not_read_again() -> None:
     regions = MemoryRegions(["us"], deduplication=True)
-    stream, arrivals = Stream(regions, "us", TOPIC), Arrivals(regions, TOPIC)
+    stream, arrivals = NumberedStream(regions, "us", TOPIC), RegionCopies(regions, TOPIC)
     stream.publish(5)
     assert arrivals.of("us")["us"] == 5 and arrivals.of("us")["eu"] == 0
     regions.logs["us"][0] = (b"us-99", "p-us", "us")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from region_node.chaos.regions import eventually
-from region_node.chaos.streams import Stream
-from region_node.chaos.subscriptions import ReadHistory, Subscription
+from region_node.chaos.streams import NumberedStream
+from region_node.chaos.subscriptions import LoadSubscription, ReadHistory
 from tests.region_node.chaos.memory_regions import Faulty, MemoryRegions
 
 TOPIC = "persistent://public/chaos/t"
@@ -26,8 +26,8 @@ def test_the_same_place_is_a_redelivery_another_one_a_copy() -> None:
 def test_what_was_acknowledged_comes_again_only_where_that_was_forgotten(forgets: bool) -> None:
     regions = MemoryRegions(["us"], Faulty(forgets=forgets), deduplication=True)
     came: list[str] = []
-    subscription = Subscription(regions, "us", TOPIC, "s", came=came.append)
-    stream = Stream(regions, "us", TOPIC)
+    subscription = LoadSubscription(regions, "us", TOPIC, "s", came=came.append)
+    stream = NumberedStream(regions, "us", TOPIC)
     stream.publish(20)
     eventually(lambda: subscription.has({"us": 20}), "all of it came")
     assert came == ["us"] * 20 and subscription.history.numbers("us") == list(range(20))
@@ -39,9 +39,9 @@ def test_what_was_acknowledged_comes_again_only_where_that_was_forgotten(forgets
 @pytest.mark.slow
 def test_it_begins_behind_what_is_there_and_stays_where_it_is_wanted() -> None:
     regions = MemoryRegions(["us"], deduplication=True)
-    stream = Stream(regions, "us", TOPIC)
+    stream = NumberedStream(regions, "us", TOPIC)
     stream.publish(3)
-    subscription = Subscription(regions, "us", TOPIC, "s")
+    subscription = LoadSubscription(regions, "us", TOPIC, "s")
     assert subscription.began.entry_id() == 2
     stream.publish(2)
     eventually(lambda: subscription.history.count("us") == 2, "what was published since came")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from region_node.chaos.checks.risk import Risk
-from region_node.chaos.streams import Arrivals, Stream
+from region_node.chaos.checks.risk_reports import RiskReports
+from region_node.chaos.streams import NumberedStream, RegionCopies
 from tests.region_node.chaos.memory_regions import Faulty, MemoryRegions
 
 TOPIC = "persistent://public/chaos/t"
@@ -16,10 +16,10 @@ TOPIC = "persistent://public/chaos/t"
 def verdict(told: Callable[[int], int]) -> tuple[list[str], int]:
     """Of a cut, with seven messages behind it, of which `told` makes what is reported."""
     regions = MemoryRegions(["us", "eu"], Faulty(risk=told), deduplication=True)
-    streams = {region: Stream(regions, region, TOPIC, name=f"run-{region}") for region in regions.names}
+    streams = {region: NumberedStream(regions, region, TOPIC, name=f"run-{region}") for region in regions.names}
     for stream in streams.values():
         stream.publish(5)
-    risk = Risk(regions, TOPIC, streams, Arrivals(regions, TOPIC))
+    risk = RiskReports(regions, TOPIC, streams, RegionCopies(regions, TOPIC))
     regions.cut |= {("us", "eu"), ("eu", "us")}
     risk.begin(sorted(regions.cut))
     for stream in streams.values():
@@ -40,7 +40,7 @@ def test_too_few_and_too_many_are_seen(told: Callable[[int], int]) -> None:
 
 def test_a_cut_of_which_nobody_says_anything_is_wrong() -> None:
     regions = MemoryRegions(["us", "eu"], deduplication=True)
-    streams = {region: Stream(regions, region, TOPIC) for region in regions.names}
-    risk = Risk(regions, TOPIC, streams, Arrivals(regions, TOPIC))
+    streams = {region: NumberedStream(regions, region, TOPIC) for region in regions.names}
+    risk = RiskReports(regions, TOPIC, streams, RegionCopies(regions, TOPIC))
     risk.begin([])
     assert risk.verdict() == (["no region said what is at risk while it was cut"], 0)

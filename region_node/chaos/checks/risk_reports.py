@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from heliograph.model.errors import ConfigError
 from region_node.chaos.regions import Regions
-from region_node.chaos.streams import Arrivals, Stream
+from region_node.chaos.streams import NumberedStream, RegionCopies
 
 Link = tuple[str, str]
 """Source and target."""
@@ -23,7 +23,7 @@ EXACT_S = 1.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class RiskSample:
     """asked, answered: monotonic seconds. acked: before it was asked for; sent: when it was answered."""
 
     link: Link
@@ -35,15 +35,17 @@ class Sample:
     age_s: float
 
 
-class Risk:
+class RiskReports:
     """One cut. Made before it, when everything has arrived everywhere."""
 
-    def __init__(self, regions: Regions, topic: str, streams: Mapping[str, Stream], arrivals: Arrivals) -> None:
+    def __init__(
+        self, regions: Regions, topic: str, streams: Mapping[str, NumberedStream], arrivals: RegionCopies
+    ) -> None:
         self.regions, self.topic, self.streams, self.arrivals = regions, topic, streams, arrivals
         self.before = {region: stream.sent for region, stream in streams.items()}
         self.links: list[Link] = []
         self.still = ""
-        self.samples: list[Sample] = []
+        self.samples: list[RiskSample] = []
         self.began = time.monotonic()
         self.confirmed: dict[str, float] = {}
         """Source -> when something that it published since was seen to be confirmed."""
@@ -68,7 +70,7 @@ class Risk:
             for link in self.links:
                 if link[0] == source and (row := told.get(link[1])) is not None:
                     self.samples.append(
-                        Sample(link, asked, time.monotonic(), acked, stream.sent, row["messages"], row["age_s"])
+                        RiskSample(link, asked, time.monotonic(), acked, stream.sent, row["messages"], row["age_s"])
                     )
 
     def verdict(self) -> tuple[list[str], int]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from region_node.chaos.checks.risk import Link
+from region_node.chaos.checks.risk_reports import Link
 from region_node.chaos.regions import Regions
-from region_node.chaos.streams import Arrivals, Stream
+from region_node.chaos.streams import NumberedStream, RegionCopies
 from replicator.health.incoming_stats import LOST_S
 
 SLACK_S = 2.5
@@ -26,7 +26,7 @@ SLACK_S = 2.5
 
 
 @dataclass(frozen=True)
-class Said:
+class SilenceSample:
     """asked: monotonic seconds; row: of the way, as `here`, its target, or its source says it."""
 
     link: Link
@@ -35,21 +35,21 @@ class Said:
     row: dict[str, Any]
 
 
-class Silence:
+class SilenceReports:
     """One silence, from when this object is made."""
 
     def __init__(
         self,
         regions: Regions,
         topic: str,
-        streams: Mapping[str, Stream],
+        streams: Mapping[str, NumberedStream],
         links: Iterable[Link],
-        arrivals: Arrivals,
+        arrivals: RegionCopies,
     ) -> None:
         self.regions, self.streams, self.links, self.arrivals = regions, streams, list(links), arrivals
         self.topic = topic
         self.began = time.monotonic()
-        self.said: list[Said] = []
+        self.said: list[SilenceSample] = []
         self.acked: dict[str, list[tuple[float, int]]] = {source: [] for source, _ in self.links}
         """Source -> how much its publisher had been told to be stored, and when that was seen."""
 
@@ -68,7 +68,7 @@ class Silence:
             for link in self.links:
                 for here, key, other in ((True, "not_yet_here", link[0]), (False, "not_yet_elsewhere", link[1])):
                     if region == link[1 if here else 0] and (row := told[key].get(other)) is not None:
-                        self.said.append(Said(link, here, asked, row))
+                        self.said.append(SilenceSample(link, here, asked, row))
 
     def verdict(self, still: str = "") -> tuple[list[str], int]:
         """(what was said and was not so, how many numbers were compared). The silence must still hold."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from heliograph.cli.rest import Rest
-from region_node.chaos.checks import silence
-from region_node.chaos.checks.silence import Silence
+from region_node.chaos.checks import silence_reports as silence
+from region_node.chaos.checks.silence_reports import SilenceReports
 
 BEGAN = 1000.0
 TOLD = {"connected": False, "silent_s": 10.0, "age_s_max": 10.0}
@@ -33,7 +33,7 @@ class Regions:
         return _Asked(self, region)
 
     def of(self, region: str) -> dict[str, int]:
-        """As `Arrivals`."""
+        """As `RegionCopies`."""
         return {"us": self.arrived}
 
 
@@ -60,7 +60,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def probe(regions: Regions, now: list[float], acked: int) -> list[str]:
     """What it finds 10 s after the beginning; one message more was stored 1 s after it where `acked` is 6."""
     publisher = Publisher(5)
-    found = Silence(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
+    found = SilenceReports(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
     publisher.acked, now[0] = acked, BEGAN + 1
     found.sample()
     found.said.clear()
@@ -97,5 +97,5 @@ def test_a_source_that_says_connected_is_seen(now: list[float]) -> None:
 
 def test_a_probe_that_was_told_nothing_says_so(now: list[float]) -> None:
     regions = Regions()
-    found = Silence(regions, "t", {"us": Publisher()}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
+    found = SilenceReports(regions, "t", {"us": Publisher()}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
     assert found.verdict() == (["no region said anything of a silence"], 0)
