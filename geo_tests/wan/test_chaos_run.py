@@ -53,6 +53,18 @@ def test_an_instance_keeps_its_promises_through_every_fault_of_a_scenario(pair: 
     assert all(row["ready"] for region in pair.status()["regions"].values() for row in region["processes"])
 
 
+def test_what_was_at_risk_at_a_failover_was_reported_and_nothing_of_it_is_lost(trio: Instance, tmp_path: Path) -> None:
+    code, found, _ = chaos(
+        trio,
+        tmp_path,
+        'topic = "persistent://public/led/numbers"\nactive = "us"',
+        'fault = "failover"\nto = "eu"\nfor_s = 4',
+        'fault = "cut"\nbetween = ["eu", "ap"]\nfor_s = 3',
+    )
+    assert (code, found["broken"]) == (0, []), found["broken"]
+    assert found["compared"]["at risk at a failover"] == 2 and found["compared"]["at risk"] > 0
+
+
 def test_a_producer_that_repeats_without_deduplication_is_reported(pair: Instance, tmp_path: Path) -> None:
     load = 'topic = "persistent://public/careless/numbers"\ndeduplication = %s\nrepeat_every = 10'
     code, found, page = chaos(pair, tmp_path, load % "false", 'fault = "unload"\nfor_s = 1')

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import heliograph
+from region_node.chaos.checks.failover_reports import FailoverReports
 from region_node.chaos.checks.risk_reports import RiskReports
 from region_node.chaos.checks.silence_reports import SilenceReports
 from region_node.chaos.faults import BegunFault, StepFaults
@@ -160,20 +161,21 @@ class ChaosRun:
             if other.risk is not None or other.silence is not None:
                 other.risk = other.silence = None
                 self._not_compared.append(f"what was said during {other.name}: {step.fault} began meanwhile")
-        load = self._load
+        load, source = self._load, next(iter(self._load.streams))
         risk = RiskReports(self._regions, load.topic, load.streams, load.arrivals)
-        fault = self._faults.begin(step)
+        fault = self._faults.begin(replace(step, around=source) if step.fault == "failover" else step)
         active = _Active(step, fault, load.now(), load.now() + step.for_s)
         self._active.append(active)
         repeats = self._scenario.load.repeat_every and self._scenario.load.deduplication is not True
         if fault.cut and alone and repeats:
             self._not_compared.append(f"what was said during {active.name}: the load sends messages twice")
-        elif fault.cut and alone:
-            risk.begin(fault.cut, fault.still)
+        elif fault.cut and alone and step.fault != "failover":
+            ways, silent = ([way for way in one if way[0] in load.streams] for one in (fault.cut, fault.silent))
+            risk.begin(ways, fault.still)
             active.risk = risk
-            if fault.silent:
-                active.silence = SilenceReports(self._regions, load.topic, load.streams, fault.silent, load.arrivals)
-        elif fault.cut:
+            if silent:
+                active.silence = SilenceReports(self._regions, load.topic, load.streams, silent, load.arrivals)
+        elif fault.cut and not alone:
             self._not_compared.append(f"what was said during {active.name}: another fault held")
         self._say(f"{step.fault:10} {fault.where:20} holds for {step.for_s:g} s")
         return active
@@ -181,6 +183,9 @@ class ChaosRun:
     def _end(self, active: _Active) -> None:
         """Compares what was said while the fault held, then ends it."""
         try:
+            if active.step.fault == "failover":
+                self._failed_over(active)
+                return
             for kind, verdict in (
                 ("at risk", active.risk.verdict if active.risk is not None else None),
                 ("silence", active.silence.verdict if active.silence is not None else None),
@@ -203,6 +208,15 @@ class ChaosRun:
                     ended_s=ended_s,
                 )
             )
+
+    def _failed_over(self, active: _Active) -> None:
+        load, target = self._load, active.step.to
+        ((source, stream),) = load.streams.items()
+        reports = FailoverReports(self._regions, load.topic, stream, load.arrivals)
+        found = reports.move(source, target, active.fault.heal, self._scenario.patience_s)
+        self._broken += [BrokenPromise("risk", active.name, what) for what in found.wrong]
+        self._compared["at risk at a failover"] += found.compared
+        load.moved(source, target, found.alone)
 
     def _heal_all(self) -> None:
         """Ends what still holds where the run was ended in the middle. Raises what the first that failed did."""

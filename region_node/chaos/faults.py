@@ -60,9 +60,11 @@ class StepFaults:
         """Raises ConfigError where a step names what is not there, or wants what this instance has not."""
         steps = self._scenario.steps
         for step in steps:
-            for name in (*step.between, *filter(None, (step.around, step.region))):
+            for name in (*step.between, *filter(None, (step.around, step.region, step.to, self._scenario.load.active))):
                 if name not in self._names:
                     raise self._wrong(step, f"there is no region {name!r} under load: {', '.join(self._names)}")
+            if step.to and step.to == self._scenario.load.active:
+                raise self._wrong(step, f"{step.to} is active already: name another region with `to`")
             if step.fault in WAN_FAULTS and len(self._names) < 2:
                 raise self._wrong(step, f"fault = {step.fault!r} is between regions: give --admin a URL of each")
         if not any(step.fault in WAN_FAULTS | PROCESS_FAULTS for step in steps):
@@ -117,7 +119,7 @@ class StepFaults:
         except BaseException:
             heal()
             raise
-        nothing = ways if step.fault in ("cut", "black-hole") else ()
+        nothing = ways if step.fault in ("cut", "black-hole", "failover") else ()
         return BegunFault(where=where, heal=heal, cut=nothing, silent=ways if step.fault == "black-hole" else ())
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class StepFaults:
 
 def _bend(proxies: Toxiproxy, link: WanLink, step: ScenarioStep) -> None:
     match step.fault:
-        case "cut":
+        case "cut" | "failover":
             proxies.cut(link.name)
         case "black-hole":
             proxies.black_hole(link.name, "upstream")

@@ -31,13 +31,15 @@ class BrokenPromise:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNumbers:
     """What one publisher did: it sent the numbers below `sent`, in that order. acked: those whose receipt came. keys:
-    message n had key n modulo this; 0: there are no keys, and all of them are in one order.
+    message n had key n modulo this; 0: there are no keys, and all of them are in one order. tail: those that a region
+    had alone when another one took over: they come behind what that one took meanwhile, and no order is asked of them.
     """
 
     source: str
     sent: int
     acked: Collection[int]
     keys: int = 0
+    tail: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ def compared(published: PublishedNumbers, numbers: Sequence[int]) -> Comparison:
             twice.add(number)
             continue
         seen.add(number)
+        if number in published.tail:
+            continue
         key = number % published.keys if published.keys else 0
         if number < last.get(key, -1):
             disordered.append(number)

@@ -7,12 +7,13 @@ verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from heliograph.cli.rest import RestRefused
+from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import ConfigError
-from region_node.chaos.regions import NotInTime, Regions, eventually
+from region_node.chaos.regions import NotInTime, Regions, eventually, takes
 from region_node.chaos.scenario import Scenario
 from region_node.chaos.streams import MessageForm, NumberedStream, RegionCopies
 from region_node.chaos.subscriptions import LoadSubscription
@@ -49,16 +50,23 @@ class ChaosLoad:
         prepare(scenario, regions, self.names)
         self.subscriptions: list[LoadSubscription] = []
         self.streams: dict[str, NumberedStream] = {}
+        """By the region that takes what they publish."""
         try:
             for region in self.names:  # all of them, before anything is published
                 self.subscriptions.append(self._subscription(region, f"chaos-{run_id}"))
-            for region in self.names:
+            for region in [scenario.load.active] if scenario.load.active else self.names:
                 self.streams[region] = self._stream(region, f"{run_id}-{region}")
         except BaseException:
             self.close()
             raise
         self.arrivals = RegionCopies(regions, self.topic, {one.region: one.began for one in self.subscriptions})
         self._owed = dict.fromkeys(self.names, 0.0)
+
+    def moved(self, source: str, target: str, tail: Collection[int]) -> None:
+        """What was published in `source` is taken by `target` from now on. tail: numbers that the first had alone."""
+        stream = self.streams.pop(source)
+        stream.tail.update(tail)
+        self.streams[target] = stream
 
     def _subscription(self, region: str, name: str) -> LoadSubscription:
         return LoadSubscription(
@@ -188,3 +196,6 @@ def prepare(scenario: Scenario, regions: Regions, names: Sequence[str]) -> None:
             eventually(partial(seen, region), f"{region} has the namespace {namespace}", scenario.patience_s)
         except NotInTime as error:
             raise ConfigError(f"{error}: `heliograph status` shows whether its regions hear each other") from error
+    if active := scenario.load.active:
+        regions.rest(active).put(dr_path(namespace), {"active": active, "slo": {}})
+        eventually(lambda: takes(regions, active, namespace), f"{active} takes messages", scenario.patience_s)

@@ -165,13 +165,10 @@ def _region_rows(run: ChaosReport) -> list[tuple[object, ...]]:
     return [
         (
             region,
-            row["sent"],
-            row["acknowledged"],
-            row["refused"],
-            run.read[region]["messages"],
-            run.read[region]["again"],
+            *(run.published.get(region, {}).get(name, 0) for name in ("sent", "acknowledged", "refused")),
+            *(run.read.get(region, {}).get(name, 0) for name in ("messages", "again")),
         )
-        for region, row in run.published.items()
+        for region in run.regions
     ]
 
 

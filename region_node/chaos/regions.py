@@ -114,3 +114,9 @@ def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_
         if time.monotonic() > deadline:
             raise NotInTime(f"not within {patience_s:.0f} s: {what}") from missing
         pause.wait(_POLL_S)
+
+
+def takes(regions: Regions, region: str, namespace: str) -> bool:
+    """Whether that region takes messages of an active-passive namespace, as it says itself."""
+    rows = regions.rest(region).get("/heliograph/v1/dr")["namespaces"]
+    return any(row["namespace"] == namespace and row["writable_here"] for row in rows)

@@ -32,6 +32,7 @@ rate_per_s = 50         # in each region
 size_bytes = 200
 keys = 16               # messages have so many keys; order is judged by key. 0: none, order is by producer
 consumers = 2           # of one subscription in each region; more than one need keys
+# active = "us"          # the namespace takes messages in this region alone (it is made active-passive); see "failover"
 # deduplication = true  # set for the namespace; left out: on where the namespace is made by this run, else as it is
 # repeat_every = 10     # each tenth message is sent twice, as by a producer that has not heard: stored once, with
                         # deduplication; without it the run is reported as broken
@@ -76,6 +77,10 @@ role = "bookie"
 fault = "unload"
 region = "us"
 
+# [[step]]              # with active = "us" in [load]: us is cut off for for_s, eu takes over, us comes back and
+# fault = "failover"    # rejoins; what was reported as at risk is held against what us had alone; nothing of it is lost
+# to = "eu"
+
 # [[step]]              # a fault of your own: commands of your shell. Each must end with 0; `undo` is run in any case.
 # fault = "command"     # HELIOGRAPH_CHAOS_TOPIC and HELIOGRAPH_CHAOS_REGIONS are set
 # run = "kubectl -n us delete pod us-broker-0"
@@ -94,22 +99,23 @@ FAULTS: Mapping[str, frozenset[str]] = {
     "kill": _WHICH,
     "stop": _WHICH,
     "unload": frozenset({"region"}),
+    "failover": frozenset({"to"}),
     "command": frozenset({"run", "undo"}),
 }
 """Kind -> its fields, beside those of every step."""
-WAN_FAULTS = frozenset(kind for kind, fields in FAULTS.items() if fields >= _WHERE)
+WAN_FAULTS = frozenset({"failover", *(kind for kind, fields in FAULTS.items() if fields >= _WHERE)})
 PROCESS_FAULTS = frozenset(kind for kind, fields in FAULTS.items() if fields >= _WHICH)
 ROLES = ("broker", "bookie", "meta")
 CLIENTS = ("pulsar", "kafka")
 TOPIC = "persistent://public/chaos/numbers"
 _OF_ALL = frozenset({"fault", "at_s", "for_s"})
-_NEEDS = {"latency": "latency_ms", "bandwidth": "kilobytes_per_s", "command": "run"}
+_NEEDS = {"latency": "latency_ms", "bandwidth": "kilobytes_per_s", "command": "run", "failover": "to"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioStep:
     """One fault. line: where it stands in the file. at_s: None where steps wait for each other. between, around,
-    process, role, region: empty where the seed draws.
+    process, role, region: empty where the seed draws. to: which region takes over.
     """
 
     fault: str
@@ -125,19 +131,22 @@ class ScenarioStep:
     latency_ms: int = 0
     jitter_ms: int = 0
     kilobytes_per_s: int = 0
+    to: str = ""
     run: str = ""
     undo: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What is published and read. regions: none: all. deduplication: None: as it is, or on in what the run makes.
+    """What is published and read. regions: none: all. active: the one region that takes messages; "": each.
+    deduplication: None: as it is, or on in what the run makes.
     kafka: region -> host:port.
     """
 
     client: str = "pulsar"
     topic: str = TOPIC
     regions: tuple[str, ...] = ()
+    active: str = ""
     rate_per_s: float = 50.0
     size_bytes: int = 0
     keys: int = 0
@@ -207,6 +216,11 @@ class _Reader:
         if made.timed and (order == "random" or made.rounds > 1):
             field = "order" if order == "random" else "rounds"
             raise self._wrong(1, field, "is for steps that wait for each other: take it out, or at_s of every step")
+        for step in steps:
+            if step.fault == "failover" and not made.load.active:
+                raise self._wrong(step.line, "fault", 'is "failover": say who takes messages: active = "us" in [load]')
+            if step.fault == "failover" and made.timed:
+                raise self._wrong(step.line, "at_s", "is not for a failover, which waits until it is over: take it out")
         return made
 
     # -- parts ---------------------------------------------------------------------------------------------------------
@@ -238,6 +252,7 @@ class _Reader:
             client=client,
             topic=topic,
             regions=self._texts(given, "regions", line),
+            active=self._text(given, "active", line),
             rate_per_s=self._number(given, "rate_per_s", 50.0, line, least=0.1),
             size_bytes=int(self._number(given, "size_bytes", 0, line, least=0, whole=True)),
             keys=keys,
@@ -294,6 +309,7 @@ class _Reader:
             process=process,
             role=role,
             region=self._text(given, "region", line),
+            to=self._text(given, "to", line),
             run=self._text(given, "run", line),
             undo=self._text(given, "undo", line),
             **numbers,

@@ -30,7 +30,7 @@ class MessageForm:
 class NumberedStream:
     """Publishes numbered messages from one region, and knows which were acknowledged. `name`: what its messages bear
     before their number, and its producer's name; the region's unless given. `repeats`: those whose receipt names no
-    position. `failed`: how many were refused.
+    position. `failed`: how many were refused. `tail`: those that a region had alone when another one took over.
 
     answered: is called with the seconds until each receipt, on a thread of the client's.
 
@@ -53,6 +53,7 @@ class NumberedStream:
         self.region, self.name, self.form = region, name or region, form
         self.sent, self.acked, self.failed = 0, 0, 0
         self.repeats: set[int] = set()
+        self.tail: set[int] = set()
         self._answered = answered
         self._state = bytearray()
         settings = {
@@ -95,7 +96,7 @@ class NumberedStream:
     def published(self) -> PublishedNumbers:
         """What it has sent so far, and which of it was acknowledged."""
         acked = [number for number, state in enumerate(self._state) if state == _ACKED]
-        return PublishedNumbers(source=self.name, sent=self.sent, acked=acked, keys=self.form.keys)
+        return PublishedNumbers(source=self.name, sent=self.sent, acked=acked, keys=self.form.keys, tail=self.tail)
 
     def bodies(self) -> list[str]:
         return [f"{self.name}-{n}" for n in range(self.sent)]

@@ -45,5 +45,11 @@ def test_order_is_of_a_key_where_there_are_keys() -> None:
     assert compared(published, [0, 1, 4, 2, 3, 5]).disordered == [2]
 
 
+def test_no_order_is_asked_of_a_tail_and_all_else_is() -> None:
+    published = PublishedNumbers(source="us", sent=6, acked=range(6), tail=[2, 3])
+    assert compared(published, [0, 1, 4, 5, 2, 3]).whole and compared(WHOLE, [0, 1, 4, 5, 2, 3]).disordered == [2, 3]
+    assert compared(published, [0, 1, 4, 5, 2, 3, 3]).twice == [3] and compared(published, [0, 1, 4, 5, 2]).lost == [3]
+
+
 def test_many_numbers_are_shown_by_the_first_and_the_last() -> None:
     assert shown([1, 2, 3]) == "1, 2, 3" and shown(range(100)) == "0, 1, 2, 3, … 99"

@@ -12,13 +12,16 @@ STEP = '[[step]]\nfault = "cut"\n'
 
 def test_the_example_is_a_scenario_and_shows_every_fault() -> None:
     made = scenario_of(EXAMPLE, "example.toml")
-    assert {step.fault for step in made.steps} | {"command"} == set(FAULTS)
+    assert {step.fault for step in made.steps} | {"command", "failover"} == set(FAULTS)
     for kind, fields in FAULTS.items():
         assert all(name in EXAMPLE for name in (*fields, f'fault = "{kind}"')), kind
     assert EXAMPLE.splitlines()[made.steps[0].line - 1].startswith("[[step]]")
     assert (made.load.keys, made.load.consumers, made.load.deduplication) == (16, 2, None)
-    own = EXAMPLE.replace("# [[step]] ", "[[step]] ").replace("# fault", "fault").replace("# run =", "run =")
-    assert scenario_of(own, "example.toml").steps[-1].run, "what is commented out is a step, too"
+    own = EXAMPLE
+    for field in ("[[step]]", "fault", "run =", "to =", "active ="):
+        own = own.replace(f"# {field}", field)
+    failover, command = scenario_of(own, "example.toml").steps[-2:]
+    assert failover.to == "eu" and command.run, "what is commented out is a step, too"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,12 @@ def test_the_example_is_a_scenario_and_shows_every_fault() -> None:
         ("[load]\ntopic = 'numbers'\n" + STEP, "line 2: topic is 'numbers': it is persistent://tenant/namespace/name"),
         ("[load]\nclient = 'kafka'\n" + STEP, 'line 2: client is "kafka": say where each region listens'),
         ("[load]\ndeduplication = 'no'\n" + STEP, "line 2: deduplication is true or false"),
+        ("[[step]]\nfault = 'failover'\nto = 'eu'\n", 'line 2: fault is "failover": say who takes messages: active'),
+        ("[load]\nactive='us'\n[[step]]\nfault = 'failover'\n", "line 3: to is missing: fault = 'failover' needs it"),
+        (
+            "[load]\nactive='us'\n[[step]]\nfault='failover'\nto='eu'\nat_s = 1\n",
+            "line 6: at_s is not for a failover",
+        ),
         ("loads = 3\n" + STEP, "line 1: loads is no field of a scenario: it has load, name,"),
         ("name = 'nothing'\n", "s.toml has no step: each begins with [[step]]"),
         ("[[step]\n", "s.toml is no TOML: "),
