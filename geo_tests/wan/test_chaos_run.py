@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from geo_tests.wan.instance import PROGRAM, Instance, heliograph
+from geo_tests.wan.kafka_in_regions import kafka_address
 
 
 def chaos(pair: Instance, folder: Path, load: str, *steps: str) -> tuple[int, dict[str, Any], str]:
@@ -63,6 +67,34 @@ def test_what_was_at_risk_at_a_failover_was_reported_and_nothing_of_it_is_lost(t
     )
     assert (code, found["broken"]) == (0, []), found["broken"]
     assert found["compared"]["at risk at a failover"] == 2 and found["compared"]["at risk"] > 0
+
+
+@pytest.fixture(scope="module")
+def kafka_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """us and eu, near each other; their brokers speak Kafka's protocol."""
+    folder = tmp_path_factory.mktemp("chaos-by-kafka")
+    (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 2}}))
+    fields = {"HELIOGRAPH_BROKER__KAFKA__PORT": "0", "HELIOGRAPH_BROKER__KAFKA__REBALANCE_DELAY_MS": "0"}
+    made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), environment=fields)
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+def test_kafkas_client_is_served_through_faults_as_well(kafka_pair: Instance, tmp_path: Path) -> None:
+    addresses = "".join(f'{region} = "{kafka_address(kafka_pair, region)}"\n' for region in ("us", "eu"))
+    code, found, _ = chaos(
+        kafka_pair,
+        tmp_path,
+        f'client = "kafka"\nkeys = 4\n[load.kafka]\n{addresses}',
+        'fault = "cut"\nfor_s = 3',
+        'fault = "stop"\nrole = "bookie"\nfor_s = 2',
+        'fault = "unload"\nregion = "us"\nfor_s = 1',
+    )
+    assert (code, found["broken"]) == (0, []), found["broken"]
+    sent = sum(row["acknowledged"] for row in found["published"].values())
+    assert sent > 0 and all(row["messages"] == sent for row in found["read"].values())
 
 
 def test_a_producer_that_repeats_without_deduplication_is_reported(pair: Instance, tmp_path: Path) -> None:

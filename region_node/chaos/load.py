@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from heliograph.cli.rest import RestRefused
+from heliograph.cli.rest import Rest, RestRefused
 from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import ConfigError
+from region_node.chaos.kafka_regions import KafkaRegions
 from region_node.chaos.regions import NotInTime, Regions, eventually, takes
 from region_node.chaos.scenario import Scenario
 from region_node.chaos.streams import MessageForm, NumberedStream, RegionCopies
@@ -26,7 +27,7 @@ _IN_FLIGHT_MAX = 900
 """Of one region, not answered yet: at a thousand the official client makes its caller wait."""
 _RETENTION_MINUTES = 1440
 """Of a namespace that a run makes: what it leaves goes by itself."""
-_NOT_FOUND = 404
+_NOT_FOUND, _CONFLICT = 404, 409
 
 
 class ChaosLoad:
@@ -48,6 +49,8 @@ class ChaosLoad:
         self.topic, self.timeline = scenario.load.topic, Timeline()
         self._began, self._next_look = time.monotonic(), 0.0
         prepare(scenario, regions, self.names)
+        by_kafka = scenario.load.client == "kafka"
+        self._spoken: Regions = KafkaRegions(regions, scenario.load.kafka) if by_kafka else regions
         self.subscriptions: list[LoadSubscription] = []
         self.streams: dict[str, NumberedStream] = {}
         """By the region that takes what they publish."""
@@ -70,7 +73,7 @@ class ChaosLoad:
 
     def _subscription(self, region: str, name: str) -> LoadSubscription:
         return LoadSubscription(
-            self._regions,
+            self._spoken,
             region,
             self.topic,
             name,
@@ -86,7 +89,7 @@ class ChaosLoad:
             self.timeline.latency(region, self.now(), seconds)
 
         return NumberedStream(
-            self._regions,
+            self._spoken,
             region,
             self.topic,
             name=name,
@@ -196,6 +199,18 @@ def prepare(scenario: Scenario, regions: Regions, names: Sequence[str]) -> None:
             eventually(partial(seen, region), f"{region} has the namespace {namespace}", scenario.patience_s)
         except NotInTime as error:
             raise ConfigError(f"{error}: `heliograph status` shows whether its regions hear each other") from error
+    if scenario.load.client == "kafka":  # which would make it with partitions
+        for region in names:
+            _make_topic(regions.rest(region), scenario.load.topic)
     if active := scenario.load.active:
         regions.rest(active).put(dr_path(namespace), {"active": active, "slo": {}})
         eventually(lambda: takes(regions, active, namespace), f"{active} takes messages", scenario.patience_s)
+
+
+def _make_topic(rest: Rest, topic: str) -> None:
+    """Without partitions, unless it is there."""
+    try:
+        rest.put(f"/admin/v2/persistent/{topic.removeprefix('persistent://')}")
+    except RestRefused as refused:
+        if refused.code != _CONFLICT:
+            raise

@@ -109,6 +109,11 @@ ROLES = ("broker", "bookie", "meta")
 CLIENTS = ("pulsar", "kafka")
 TOPIC = "persistent://public/chaos/numbers"
 _OF_ALL = frozenset({"fault", "at_s", "for_s"})
+_NOT_BY_KAFKA = {
+    "repeat_every": "its client sends nothing twice by itself; take it out",
+    "consumers": "the topic has one partition, which one member of a group reads; take it out",
+    "active": "a failover is judged by Pulsar's client; take it out",
+}
 _NEEDS = {"latency": "latency_ms", "bandwidth": "kilobytes_per_s", "command": "run", "failover": "to"}
 
 
@@ -238,6 +243,10 @@ class _Reader:
         client = self._one_of(given, "client", CLIENTS, "pulsar", line)
         if consumers > 1 and not keys and client == "pulsar":
             raise self._wrong(line, "consumers", "of one subscription share it by key: say keys = 16, or consumers = 1")
+        if client == "kafka":
+            for name, why in _NOT_BY_KAFKA.items():
+                if given.get(name, 1) not in (0, 1, ""):
+                    raise self._wrong(line, name, f'is not for client = "kafka": {why}')
         deduplication = given.get("deduplication")
         if deduplication not in (None, True, False):
             raise self._wrong(line, "deduplication", "is true or false, without quotes")

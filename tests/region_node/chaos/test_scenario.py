@@ -51,6 +51,14 @@ def test_the_example_is_a_scenario_and_shows_every_fault() -> None:
             "[load]\nactive='us'\n[[step]]\nfault='failover'\nto='eu'\nat_s = 1\n",
             "line 6: at_s is not for a failover",
         ),
+        (
+            "[load]\nclient = 'kafka'\nrepeat_every = 9\n[load.kafka]\nus = 'h:1'\n" + STEP,
+            'line 3: repeat_every is not for client = "kafka"',
+        ),
+        (
+            "[load]\nclient = 'kafka'\nactive = 'us'\n[load.kafka]\nus = 'h:1'\n" + STEP,
+            'line 3: active is not for client = "kafka"',
+        ),
         ("loads = 3\n" + STEP, "line 1: loads is no field of a scenario: it has load, name,"),
         ("name = 'nothing'\n", "s.toml has no step: each begins with [[step]]"),
         ("[[step]\n", "s.toml is no TOML: "),
