@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geo_tests.wan.instance import PROGRAM, Instance, heliograph
+from geo_tests.wan.instance import PATIENCE_S, PROGRAM, Instance, heliograph
 from geo_tests.wan.kafka_in_regions import kafka_address
 
 
-def chaos(pair: Instance, folder: Path, load: str, *steps: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the report, and its page."""
+def chaos(pair: Instance, folder: Path, load: str, *steps: str, admin: str = "") -> tuple[int, dict[str, Any], str]:
+    """Exit code, the report, and its page. admin: URLs; else the instance's folder is named."""
     scenario = folder / "scenario.toml"
     text = "".join(f"[[step]]\n{step}\n" for step in steps)
     scenario.write_text(f'name = "a test"\npatience_s = 120\n[load]\nrate_per_s = 40\n{load}\n{text}')
+    where = ("--admin", admin) if admin else ("--data", str(pair.data))
     done = heliograph(
-        *("chaos", "run", "--data", str(pair.data), "--scenario", str(scenario), "--report", str(folder / "report")),
-        check=False,
+        *("chaos", "run", *where, "--scenario", str(scenario), "--report", str(folder / "report")), check=False
     )
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads((folder / "report.json").read_text()), (folder / "report.html").read_text()
@@ -55,6 +57,19 @@ def test_an_instance_keeps_its_promises_through_every_fault_of_a_scenario(pair: 
     assert "Every promise was kept." in page and page.count("<svg") == 6
     assert paths(pair) == before, "each is as it was"
     assert all(row["ready"] for region in pair.status()["regions"].values() for row in region["processes"])
+
+
+def test_a_run_that_is_ended_ends_its_fault(pair: Instance, tmp_path: Path) -> None:
+    before, scenario = paths(pair), tmp_path / "scenario.toml"
+    load = '[load]\ntopic = "persistent://public/ended/numbers"\n'
+    scenario.write_text(load + '[[step]]\nfault = "cut"\nbetween = ["us", "eu"]\nfor_s = 600\n')
+    command = [PROGRAM, "chaos", "run", "--data", str(pair.data), "--scenario", str(scenario)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None and "holds for 600 s" in running.stderr.readline()
+        assert paths(pair) != before
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 130 and paths(pair) == before
 
 
 def test_what_was_at_risk_at_a_failover_was_reported_and_nothing_of_it_is_lost(trio: Instance, tmp_path: Path) -> None:
@@ -99,10 +114,11 @@ def test_kafkas_client_is_served_through_faults_as_well(kafka_pair: Instance, tm
 
 def test_a_producer_that_repeats_without_deduplication_is_reported(pair: Instance, tmp_path: Path) -> None:
     load = 'topic = "persistent://public/careless/numbers"\ndeduplication = %s\nrepeat_every = 10'
-    code, found, page = chaos(pair, tmp_path, load % "false", 'fault = "unload"\nfor_s = 1')
+    step, admin = 'fault = "unload"\nfor_s = 1', f"{pair.admin('us')},{pair.admin('eu')}"
+    code, found, page = chaos(pair, tmp_path, load % "false", step, admin=admin)
     assert (code, found["kept"]) == (1, False) and {row["promise"] for row in found["broken"]} == {"once"}
     assert {row["where"].rpartition(" ")[2] for row in found["broken"]} == {"us", "eu"} and "stored twice" in page
-    code, found, _ = chaos(pair, tmp_path, load % "true", 'fault = "unload"\nfor_s = 1')
+    code, found, _ = chaos(pair, tmp_path, load % "true", step, admin=admin)
     assert (code, found["broken"]) == (0, []), "the same producer, with deduplication"
 
 

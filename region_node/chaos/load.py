@@ -6,10 +6,12 @@ verdict.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from heliograph.cli.messaging.produce_consume import official
 from heliograph.cli.rest import Rest, RestRefused
 from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import ConfigError
@@ -46,6 +48,7 @@ class ChaosLoad:
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self._scenario, self._regions, self.names, self._look = scenario, regions, list(names), look
+        self._run_id = run_id
         self.topic, self.timeline = scenario.load.topic, Timeline()
         self._began, self._next_look = time.monotonic(), 0.0
         prepare(scenario, regions, self.names)
@@ -78,6 +81,7 @@ class ChaosLoad:
             self.topic,
             name,
             consumers=self._scenario.load.consumers,
+            ours=f"{self._run_id}-",
             came=lambda _: self.timeline.count("read", region, self.now()),
         )
 
@@ -159,6 +163,9 @@ class ChaosLoad:
 
     def close(self, *, keep: bool = False) -> None:
         """keep: the subscriptions stay, so that somebody may look at them."""
+        for stream in self.streams.values():
+            with contextlib.suppress(official().PulsarException):  # a broker that is down says no good-bye
+                stream.close()
         for one in self.subscriptions:
             one.close(keep=keep)
 

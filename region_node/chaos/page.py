@@ -45,7 +45,7 @@ def page(run: ChaosReport) -> str:
     verdict = (
         '<p class="verdict">Every promise was kept.</p>'
         if run.kept
-        else f'<p class="verdict broken">Broken: {len(run.broken)} findings.</p>'
+        else f'<p class="verdict broken">Promises were broken: {len(run.broken)} findings below.</p>'
     )
     parts = [
         f"<h1>{escape(title)}</h1>",

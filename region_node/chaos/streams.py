@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ class RegionCopies:
     def __init__(self, regions: Regions, topic: str, after: Mapping[str, Any] | None = None) -> None:
         self._regions, self._topic = regions, topic
         self._last: dict[str, Any] = dict(after or {})
-        self._numbers: dict[str, dict[str, list[int]]] = {}
+        self._numbers: dict[str, dict[str, array[int]]] = {}
 
     def of(self, region: str) -> Mapping[str, int]:
         """Source -> how many of its messages can be read in `region` now."""
@@ -130,7 +131,8 @@ class RegionCopies:
         found = self._numbers.setdefault(region, {})
         for message in self._regions.read_on(region, self._topic, self._last.get(region)):
             source, number = numbered(message.data())
-            found.setdefault(source, []).append(number)
+            if number >= 0:
+                found.setdefault(source, array("q")).append(number)
             self._last[region] = message.message_id()
         return found
 

@@ -6,10 +6,8 @@ Is: buckets of a second. Isn't: a clock: times come from outside, in seconds sin
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
-_LATENCIES_MAX = 2000
-"""In one second of one region; more are counted, and not kept."""
+from heliograph.cli.messaging.latency_histogram import Histogram
 
 
 class Timeline:
@@ -17,7 +15,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, dict[int, int]]] = {}
-        self._latencies: dict[str, dict[int, list[float]]] = {}
+        self._latencies: dict[str, dict[int, Histogram]] = {}
         self._levels: dict[str, dict[str, dict[int, float]]] = {}
         self._lock = threading.Lock()
 
@@ -29,9 +27,7 @@ class Timeline:
 
     def latency(self, region: str, at_s: float, seconds: float) -> None:
         with self._lock:
-            row = self._latencies.setdefault(region, {}).setdefault(int(at_s), [])
-            if len(row) < _LATENCIES_MAX:
-                row.append(seconds)
+            self._latencies.setdefault(region, {}).setdefault(int(at_s), Histogram()).add(seconds * 1000)
 
     def level(self, what: str, region: str, at_s: float, value: float) -> None:
         """What is so in that second, as of messages at risk; the highest that was said."""
@@ -48,13 +44,13 @@ class Timeline:
                 what: {region: _filled(row) for region, row in sorted(rows.items())}
                 for what, rows in sorted(self._counts.items())
             }
-            for name, share in (("latency_ms_p50", 0.5), ("latency_ms_p99", 0.99)):
+            for percent in (50, 99):
                 rows = {
-                    region: [[float(at), _quantile(took, share) * 1000] for at, took in sorted(row.items())]
+                    region: [[float(at), row[at].percentile(percent)] for at in sorted(row)]
                     for region, row in sorted(self._latencies.items())
                 }
                 if rows:
-                    found[name] = rows
+                    found[f"latency_ms_p{percent}"] = rows
             for what, levels in sorted(self._levels.items()):
                 found[what] = {
                     name: [[float(at), row[at]] for at in sorted(row)] for name, row in sorted(levels.items())
@@ -64,7 +60,3 @@ class Timeline:
 
 def _filled(row: dict[int, int]) -> list[list[float]]:
     return [[float(at), float(row.get(at, 0))] for at in range(min(row), max(row) + 1)]
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]

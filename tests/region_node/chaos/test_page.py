@@ -25,7 +25,7 @@ def test_it_shows_the_verdict_the_faults_and_a_plot_of_each_kind() -> None:
 
 def test_what_was_broken_is_on_it_and_no_text_of_a_scenario_becomes_markup() -> None:
     made = page(report(BrokenPromise("once", "the copy in <eu>", "3 & more"), scenario="<script>alert(1)</script>"))
-    assert "Broken: 1 findings." in made and "Every promise" not in made
+    assert "Promises were broken: 1 findings" in made and "Every promise" not in made
     assert "<td>the copy in &lt;eu&gt;</td><td>3 &amp; more</td>" in made and "<script" not in made
 
 

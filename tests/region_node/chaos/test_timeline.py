@@ -16,7 +16,7 @@ def test_counts_latencies_and_levels_lie_in_their_seconds() -> None:
     found = made.series()
     assert found["sent"] == {"us": [[0, 2], [1, 0], [2, 0], [3, 1]]}
     assert found["at risk"] == {"us-eu": [[1, 7]]}, "the highest of a second"
-    assert [round(found[name]["us"][0][1]) for name in ("latency_ms_p50", "latency_ms_p99")] == [51, 100]
+    assert [round(found[name]["us"][0][1]) for name in ("latency_ms_p50", "latency_ms_p99")] == [50, 99]
 
 
 def test_of_a_run_without_anything_there_is_nothing() -> None:
