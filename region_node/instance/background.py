@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError, reason_of
-from region_node.instance.launch import toxiproxy_path
+from region_node.instance import toxiproxy_program
 from region_node.instance.lock import InstanceLock
 from region_node.instance.plan.layout import load_plan
 from region_node.instance.supervisor import Supervisor
@@ -36,7 +36,7 @@ def main() -> None:
         if plan is None:
             raise ConfigError(f"no instance in {data}")
         supervisor = Supervisor(
-            data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text), restart=restart
+            data, plan, toxiproxy=toxiproxy_program.found(), progress=lambda text: say(progress=text), restart=restart
         )
 
         async def ready() -> None:

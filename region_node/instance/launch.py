@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,18 +24,6 @@ from region_node.runtime.module_command import module_command
 
 END_S = 180.0
 """What a supervisor takes to end at the longest: each tier drains, then is killed."""
-
-
-def toxiproxy_path() -> Path | None:
-    """Toxiproxy's server: what HELIOGRAPH_TOXIPROXY names, the checkout's own, or one in PATH."""
-    named = os.environ.get("HELIOGRAPH_TOXIPROXY")
-    if named:
-        return Path(named)
-    ours = Path(__file__).resolve().parents[2] / ".tools" / "bin" / "toxiproxy-server"
-    if ours.exists():
-        return ours
-    found = shutil.which("toxiproxy-server")
-    return Path(found) if found else None
 
 
 def start_background(data: Path, console: Console, *, restart: bool = True) -> int:

@@ -84,7 +84,7 @@ def test_a_file_with_another_sum_stops_the_set_up_with_what_to_do(tmp_path: Path
 
 
 def test_toxiproxy_is_built_from_modules_whose_sums_are_ours() -> None:
-    folder = ROOT / "tools" / "toxiproxy"
+    folder = ROOT / "region_node" / "instance" / "toxiproxy"
     wanted = re.findall(r"^\t(\S+ v\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
     sums = re.findall(r"^(\S+ v\S+) h1:\S{43}=$", (folder / "go.sum").read_text(), re.MULTILINE)
     assert len(wanted) >= 10 and not set(wanted) - set(sums)

@@ -36,6 +36,8 @@ def test_the_server_wheel_holds_the_five_in_one_folder_and_a_door(wheels: list[P
     assert {name.split("/")[1] for name in names if name.startswith(f"{FOLDER}/")} == SERVER_PACKAGES
     assert [name for name in names if not name.startswith(f"{FOLDER}/")] == ["region_node/__init__.py"]
     assert not [n for n in names if "__pycache__" in n]
+    sums = {f"{FOLDER}/region_node/instance/toxiproxy/{name}" for name in ("go.mod", "go.sum")}
+    assert sums <= set(names), "what `heliograph wan install` builds Toxiproxy from"
 
 
 @pytest.mark.slow

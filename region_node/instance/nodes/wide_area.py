@@ -32,7 +32,8 @@ class WideArea:
         """Starts Toxiproxy and makes its proxies. Raises ConfigError where its program is not here."""
         if self._program is None or not self._program.exists():
             raise ConfigError(
-                "Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none"
+                f"Toxiproxy's server is not {'here' if self._program is None else self._program}: `heliograph wan "
+                "install` builds it, or start with --wan none"
             )
         port = self._plan().toxiproxy_port
         command = module_command(

@@ -1,4 +1,4 @@
-module heliograph/toxiproxy // versions and sums of what make setup builds Toxiproxy from
+module heliograph/toxiproxy // versions and sums of what `heliograph wan install` builds Toxiproxy from
 
 go 1.24
 
