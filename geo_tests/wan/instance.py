@@ -102,6 +102,7 @@ class Instance:
         brokers: str = "1",
         bookies: int = 2,
         witness: str = "",
+        proxied: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data, self._environment = data, environment
@@ -117,6 +118,7 @@ class Instance:
             "--bookies",
             str(bookies),
             *(("--witness", witness) if witness else ()),
+            *(("--proxied",) if proxied else ()),
         )
         self.clients: list[Any] = []
         self.up()

@@ -156,6 +156,13 @@ def up(
             help="The name of a witness, such as oslo: a vote beside two regions, so that one of them may be lost."
         ),
     ] = "",
+    proxied: Annotated[
+        bool,
+        typer.Option(
+            "--proxied",
+            help="Clients reach brokers, and brokers bookies, through Toxiproxy, too: for `heliograph wan`.",
+        ),
+    ] = False,
     tls: TlsOption = False,
     pin: PinOption = False,
     restart: RestartOption = True,
@@ -169,7 +176,14 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    wanted = {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls, "witness": witness}
+    wanted = {
+        "brokers": _broker_counts(brokers, names),
+        "bookies": bookies,
+        "wan": wan,
+        "tls": tls,
+        "witness": witness,
+        "proxied": proxied,
+    }
     with LoopbackPorts() as ports:
         _pinned(data, _plan(data, names, wanted, ports), pin)
         start_background(data, Console(stderr=True, quiet=output.json), restart=restart)
@@ -219,17 +233,14 @@ def _plan(
             ) from error
         return plan
     have, witness = [r.name for r in plan.regions], wanted.get("witness", "")
+    like = (wanted["wan"], wanted["tls"], wanted.get("proxied", False))
     if witness and (plan.witness is None or plan.witness.region != witness):
         there = f"the witness {plan.witness.region}" if plan.witness is not None else "no witness"
         raise ConfigError(
             f"the data folder {data} belongs to an instance with {there}: leave --witness out; `heliograph witness "
             "join` adds one while the instance runs, `witness leave` takes it away"
         )
-    if (
-        plan.founders
-        and regions in (have, plan.began_with())
-        and (plan.wan, plan.tls) == (wanted["wan"], wanted["tls"])
-    ):
+    if plan.founders and regions in (have, plan.began_with()) and (plan.wan, plan.tls, plan.proxied) == like:
         return plan  # regions have joined or left since, each of a size of its own
     if plan.standalone != standalone or have != regions:
         kind = "a standalone" if plan.standalone else f"an instance of regions {','.join(have)}"
@@ -238,12 +249,12 @@ def _plan(
         )
     begun = {r.name: tuple(r.begun or r.sizes) for r in plan.regions}  # some may have been added or removed since
     fits = all((wanted["brokers"][r.name], wanted["bookies"]) in (r.sizes, begun[r.name]) for r in plan.regions)
-    if not fits or (plan.wan, plan.tls) != (wanted["wan"], wanted["tls"]):
+    if not fits or (plan.wan, plan.tls, plan.proxied) != like:
         bookies = begun[plan.regions[0].name][1]
         shape = ",".join(f"{name}={brokers}" for name, (brokers, _) in begun.items())
         raise ConfigError(
             f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan "
-            f"{plan.wan}{' --tls' if plan.tls else ''}: "
+            f"{plan.wan}{' --tls' if plan.tls else ''}{' --proxied' if plan.proxied else ''}: "
             "give the same, or another folder with --data"
         )
     return plan

@@ -26,7 +26,7 @@ from region_node.instance.nodes.resize import Instance, Resize
 from region_node.instance.nodes.status import InstanceStatus
 from region_node.instance.nodes.wide_area import WideArea
 from region_node.instance.nodes.witness import WitnessSteps
-from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, door, node_settings, save_plan
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.instance.plan.region_growth import with_region, without_region
 from region_node.runtime.module_command import module_command
@@ -199,7 +199,7 @@ class Supervisor:
             await asyncio.gather(*(self._processes.until_ready(children[node.name]) for node in nodes))
             return {
                 "ok": True,
-                "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "service_url": f"pulsar://{HOST}:{door(plan, region.name, region.service_port)}",
                 "admin_url": f"http://{HOST}:{region.admin_port}",
             }
 

@@ -22,7 +22,7 @@ from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.nodes.processes import READY_S, Processes, say
 from region_node.instance.plan import founding
-from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, link_urls
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, door, link_urls
 from region_node.instance.plan.region_growth import admit, check_dismissal, dismiss
 from region_node.security.tls import only
 
@@ -125,7 +125,7 @@ def _info(plan: InstancePlan, region: RegionPlan) -> RegionInfo:
     return RegionInfo(
         name=region.name,
         number=region.number,
-        service_url=f"pulsar://{HOST}:{region.service_port}",
+        service_url=f"pulsar://{HOST}:{door(plan, region.name, region.service_port)}",
         admin_url=f"http://{HOST}:{region.admin_port}",
         link_urls=link_urls(plan, region),
     )

@@ -33,6 +33,8 @@ from region_node.instance.nodes.provisioning import Provisioning
 from region_node.instance.nodes.status import InstanceStatus
 from region_node.instance.nodes.wide_area import WideArea
 from region_node.instance.plan.layout import (
+    BROKERS,
+    CLIENTS,
     InstancePlan,
     NodePlan,
     RegionPlan,
@@ -40,6 +42,7 @@ from region_node.instance.plan.layout import (
     plan_bookie,
     plan_broker,
     plan_links,
+    plan_near,
     round_trips,
 )
 from region_node.instance.plan.loopback_ports import LoopbackPorts
@@ -80,7 +83,8 @@ def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePl
             for alone in there.brokers:
                 _own_ports(there, alone, ports)
         nodes.append(node)
-        if role == "broker" and plan.links:
+        plan_near(new, there, ports)
+        if role == "broker" and plan.wan != "none":
             plan_links(
                 new,
                 {
@@ -191,9 +195,10 @@ class Resize:
             children[node.name] = it.child(node)
             children[node.name].vital = False
         await self._share_ports(region)
-        links = [link for link in it.plan().links if link.node == node.name]
-        if links:
-            await it.wan.open(links)
+        near = (CLIENTS, BROKERS)  # a broker that was alone has another port by now
+        there = [x for x in it.plan().links if x.node == node.name or (x.target == region and x.source in near)]
+        if there:
+            await it.wan.open(there)
         await self._start(children[node.name])
         await self._registered(children[node.name])
         if role == "broker":

@@ -17,7 +17,7 @@ import aiohttp
 
 from region_node.instance.nodes.broker_credentials import SupervisorTokens
 from region_node.instance.nodes.processes import Child, Processes
-from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, door
 
 _ASK_S = 5.0
 _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
@@ -47,10 +47,10 @@ class InstanceStatus:
         plan = self._plan()  # a region, or a process, may have left while the brokers were asked
         regions = {
             region.name: {
-                "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "service_url": f"pulsar://{HOST}:{door(plan, region.name, region.service_port)}",
                 "health_url": f"pulsar://{HOST}:{region.health_port}" if region.health_port else "",
                 "admin_url": f"http://{HOST}:{region.admin_port}",
-                **({"service_tls_url": f"pulsar+ssl://{HOST}:{region.service_tls_port}"} if plan.tls else {}),
+                **_by_tls(plan, region),
                 "processes": [self._row(n) for n in (region.metadata, *region.bookies, *region.brokers)],
             }
             for region in plan.regions
@@ -115,3 +115,9 @@ class InstanceStatus:
         except (aiohttp.ClientError, TimeoutError, ValueError):
             pass
         return None
+
+
+def _by_tls(plan: InstancePlan, region: RegionPlan) -> dict[str, str]:
+    if not plan.tls:
+        return {}
+    return {"service_tls_url": f"pulsar+ssl://{HOST}:{door(plan, region.name, region.service_tls_port, 'client-tls')}"}

@@ -98,6 +98,6 @@ class WideArea:
 
 
 def _bend(client: Toxiproxy, links: list[WanLink]) -> None:
-    client.populate([Proxy(x.name, f"{HOST}:{x.port}", f"{HOST}:{x.upstream}", True) for x in links])
+    client.populate([Proxy(x.name, x.listen, f"{HOST}:{x.upstream}", True) for x in links])
     for link in links:
         client.latency(link.name, link.round_trip_ms // 2, link.jitter_ms // 2)

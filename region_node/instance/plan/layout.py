@@ -26,9 +26,15 @@ from region_node.runtime.private_files import private_folder
 
 FORMAT = 1
 HOST = "127.0.0.1"
+NEAR_HOST = "127.0.0.2"
+"""Where what stands before a bookie listens: a bookie is registered by its own port, so that this has another address.
+"""
+CLIENTS, BROKERS = "clients", "brokers"
+"""Who opens what goes through a proxy inside a region, as a region stands for who opens links to another."""
 ROUND_TRIPS_MS = {("us", "eu"): 80, ("us", "ap"): 150, ("eu", "ap"): 200}
 _OTHER_ROUND_TRIP_MS = 120
 _JITTER_SHARE = 0.05
+_BEFORE_BOOKIES = ("bookie", "bookie-http")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +80,9 @@ class RegionPlan:
 
 @dataclass(slots=True, kw_only=True)
 class WanLink:
-    """One direction: connections that `source` opens to `target`, for a node's port there."""
+    """One proxy: connections that `source` opens to `target`, for a node's port there. Inside a region `source` is
+    `clients` or `brokers`; of the port that all its brokers share, `node` is the region.
+    """
 
     name: str
     source: str
@@ -85,6 +93,11 @@ class WanLink:
     upstream: int
     round_trip_ms: int
     jitter_ms: int
+
+    @property
+    def listen(self) -> str:
+        """`host:port`, where connections come in."""
+        return f"{NEAR_HOST if self.kind in _BEFORE_BOOKIES else HOST}:{self.port}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +125,8 @@ class InstancePlan:
     """A voter of the global configuration that is no region; its name is that of its `region`."""
     left_witnesses: list[str] = field(default_factory=list)
     """Witnesses that were taken away: their names stay used."""
+    proxied: bool = False
+    """What clients open to brokers, and brokers and readers to bookies, goes through Toxiproxy, too."""
     format: int = FORMAT
 
     def region(self, name: str) -> RegionPlan:
@@ -179,6 +194,7 @@ def make_plan(
     standalone: bool = False,
     tls: bool = False,
     witness: str = "",
+    proxied: bool = False,
     ports: LoopbackPorts | None = None,
 ) -> InstancePlan:
     """A new plan; ports of 0 mean any free one. witness: the name of one; "": none.
@@ -199,7 +215,7 @@ def make_plan(
         raise ConfigError("--brokers must be 1 to 16")
     if witness:
         check_witness(witness, regions, len(regions))
-    plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
+    plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls, proxied=proxied)
     with contextlib.nullcontext(ports) if ports is not None else LoopbackPorts() as ports:
         for number, name in enumerate(regions, 1):
             service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
@@ -219,9 +235,13 @@ def make_plan(
             )
         if witness:
             plan = replace(plan, witness=plan_witness(witness, ports))
-        if wan != "none" and len(regions) > 1:
+        linked = wan != "none" and len(regions) > 1
+        if linked or proxied:
             plan.toxiproxy_port = ports.free()
+        if linked:
             plan_links(plan, round_trips(wan, list(plan.voters())), ports)
+        for region in plan.regions:
+            plan_near(plan, region, ports)
     return plan
 
 
@@ -342,6 +362,51 @@ def plan_links(
                 )
 
 
+def plan_near(plan: InstancePlan, region: RegionPlan, ports: LoopbackPorts) -> None:
+    """Adds the proxies inside a region of a proxied instance that are missing; one of a broker that got another port
+    leads there. Raises ConfigError for a region that has the name of an end.
+    """
+    if not plan.proxied:
+        return
+    if region.name in (CLIENTS, BROKERS):
+        raise ConfigError(
+            f"a region {region.name!r} cannot be told from those who are at the proxies: call it otherwise"
+        )
+    there = {(link.kind, link.node): link for link in plan.links if link.source in (CLIENTS, BROKERS)}
+    doors = [("client", region.name, region.service_port), ("client-tls", region.name, region.service_tls_port)]
+    for node in region.brokers:
+        doors += [
+            ("client", node.name, node.ports["service"]),
+            ("client-tls", node.name, node.ports.get("service_tls", 0)),
+        ]
+    for node in region.bookies:
+        doors += [("bookie", node.name, node.ports["bookie"]), ("bookie-http", node.name, node.ports.get("http", 0))]
+    for kind, name, upstream in doors:
+        if (kind, name) in there:
+            there[kind, name].upstream = upstream
+        elif upstream:
+            plan.links.append(
+                WanLink(
+                    name=f"{kind}.{name}",
+                    source=BROKERS if kind == "bookie" else CLIENTS,
+                    target=region.name,
+                    kind=kind,
+                    node=name,
+                    port=upstream if kind in _BEFORE_BOOKIES else ports.free(),
+                    upstream=upstream,
+                    round_trip_ms=0,
+                    jitter_ms=0,
+                )
+            )
+
+
+def door(plan: InstancePlan, node: str, port: int, kind: str = "client") -> int:
+    """Where clients reach a broker, or, by a region's name, its brokers: a proxy's port, or their own, which is `port`.
+    kind: `client-tls` of TLS.
+    """
+    return next((x.port for x in plan.links if (x.source, x.kind, x.node) == (CLIENTS, kind, node)), port)
+
+
 def reach(plan: InstancePlan, source: str, kind: str, node: NodePlan) -> int:
     """The port where `source` reaches `node`'s link or raft listener: a proxy's, or the node's own."""
     for link in plan.links:
@@ -394,7 +459,7 @@ def save_plan(data: Path, plan: InstancePlan) -> None:
     private_folder(data)
     scratch = plan_path(data).with_suffix(".new")
     fields = asdict(plan)
-    for name in ("witness", "left_witnesses"):
+    for name in ("witness", "left_witnesses", "proxied"):
         if not fields[name]:  # as below
             del fields[name]
     for region in fields["regions"]:
@@ -464,7 +529,8 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
                 f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}"
                 for other in plan.regions
                 if other.name != node.region
-            },
+            }
+            | _doors(plan, node),
             "advertised_host": HOST,
             "canary": {"port": region.health_port} if region.health_port else {"by_itself": True},
         }
@@ -473,6 +539,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             "port": node.ports["bookie"],
             "bookie_id": node.name,
             "http_port": node.ports.get("http", -1),
+            **({"advertised_host": NEAR_HOST} if plan.proxied else {}),
         }
     if "meta" in node.roles:
         settings["meta_node"] = {
@@ -497,6 +564,17 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             **({"witness": True} if node is plan.witness else {}),
         }
     return settings
+
+
+def _doors(plan: InstancePlan, node: NodePlan) -> dict[str, str]:
+    """Listeners by which a broker of a proxied instance tells clients its proxies, in the place of its own ports."""
+    if not plan.proxied:
+        return {}
+    tls = node.ports.get("service_tls", 0)
+    return {
+        "": f"pulsar://{HOST}:{door(plan, node.name, node.ports['service'])}",
+        **({"tls": f"pulsar+ssl://{HOST}:{door(plan, node.name, tls, 'client-tls')}"} if tls else {}),
+    }
 
 
 def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:

@@ -30,6 +30,7 @@ from region_node.instance.plan.layout import (
     InstancePlan,
     check_witness,
     plan_links,
+    plan_near,
     plan_region,
     plan_witness,
     reach,
@@ -75,6 +76,7 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
         new.regions.append(region)
         if plan.wan != "none":
             plan_links(new, _trips_of(new, name), ports)
+        plan_near(new, region, ports)
     return new
 
 

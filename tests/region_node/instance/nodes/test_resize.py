@@ -109,15 +109,33 @@ def test_names_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
     assert load_plan(tmp_path) == plan
 
 
+def test_proxies_inside_a_region_follow_its_processes() -> None:
+    """Also those of a lone broker, whose ports are the region's until another one comes."""
+    before = make_plan(["us"], brokers={"us": 1}, bookies=2, wan="default", proxied=True)
+    plan, _ = with_process(with_process(before, "us", "broker")[0], "us", "bookie")
+    region, doors = plan.region("us"), {link.name: link for link in plan.links}
+    assert doors["client.us"].upstream == region.service_port
+    assert doors["client.us"].port == before.links[0].port, "where clients come stays"
+    for node in (*region.brokers, *region.bookies):
+        kinds = ("client",) if node.roles == ["broker"] else ("bookie", "bookie-http")
+        listening = [node.ports["service"]] if node.roles == ["broker"] else [node.ports["bookie"], node.ports["http"]]
+        assert [doors[f"{kind}.{node.name}"].upstream for kind in kinds] == listening
+    left = without_process(plan, region.bookies[2])
+    assert {link.name for link in plan.links} - {x.name for x in left.links} == {
+        "bookie.us-bookie-2",
+        "bookie-http.us-bookie-2",
+    }
+
+
 def test_up_goes_on_with_what_was_added_and_removed(tmp_path: Path) -> None:
     plan = with_process(with_process(pair(), "us", "broker")[0], "us", "bookie")[0]
     save_plan(tmp_path, plan)
 
-    def up(us: int, bookies: int) -> InstancePlan:
+    def up(us: int, bookies: int, *, proxied: bool = False) -> InstancePlan:
         return _plan(
             tmp_path,
             ["us", "eu"],
-            {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False},
+            {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False, "proxied": proxied},
             LoopbackPorts(),
         )
 
@@ -126,6 +144,8 @@ def test_up_goes_on_with_what_was_added_and_removed(tmp_path: Path) -> None:
         up(3, 3)
     with pytest.raises(ConfigError, match="--bookies 3"):
         up(1, 5)
+    with pytest.raises(ConfigError, match="--wan default: give the same"):
+        up(1, 3, proxied=True)
     save_plan(tmp_path, grown := with_process(plan, "eu", "bookie")[0])
     assert up(2, 4) == grown, "or as it is"
 

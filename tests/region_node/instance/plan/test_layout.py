@@ -141,7 +141,8 @@ def test_a_witness_is_a_voter_and_nothing_else(tmp_path: Path) -> None:
     save_plan(tmp_path, plan)
     assert load_plan(tmp_path) == plan
     save_plan(tmp_path, make_plan(["a"], brokers={"a": 1}, bookies=2, wan="none"))
-    assert "witness" not in (tmp_path / "instance.json").read_text(), "as earlier versions read it"
+    kept = (tmp_path / "instance.json").read_text()
+    assert "witness" not in kept and "proxied" not in kept, "as earlier versions read it"
 
 
 @pytest.mark.parametrize(
@@ -155,3 +156,26 @@ def test_a_witness_is_a_voter_and_nothing_else(tmp_path: Path) -> None:
 def test_a_witness_of_no_use_is_refused(regions: list[str], witness: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_plan(regions, brokers=dict.fromkeys(regions, 1), bookies=2, wan="none", witness=witness)
+
+
+def test_a_proxied_instance_tells_clients_and_brokers_its_proxies(tmp_path: Path) -> None:
+    like = {"brokers": {"us": 1, "eu": 2}, "bookies": 2, "wan": "none", "proxied": True}
+    plan = make_plan(["us", "eu"], tls=True, **like)  # type: ignore[arg-type]
+    doors = {link.name: link for link in plan.links}
+    us, eu = plan.regions
+    assert plan.toxiproxy_port and doors["client.us"].upstream == us.service_port
+    told = node_settings(tmp_path, plan, eu.brokers[1])["broker"]["listeners"]
+    plain, secured = doors["client.eu-broker-1"], doors["client-tls.eu-broker-1"]
+    assert told[""] == f"pulsar://{plain.listen}" and plain.upstream == eu.brokers[1].ports["service"]
+    assert told["tls"] == f"pulsar+ssl://{secured.listen}" and secured.upstream == eu.brokers[1].ports["service_tls"]
+    assert told["link-us"].endswith(f":{eu.brokers[1].ports['link']}"), "links go straight: --wan none"
+    bookie = node_settings(tmp_path, plan, us.bookies[0])["bookie"]
+    assert doors["bookie.us-bookie-0"].listen == f"{bookie['advertised_host']}:{bookie['port']}"
+    assert doors["bookie-http.us-bookie-0"].listen == f"{bookie['advertised_host']}:{bookie['http_port']}"
+    assert bookie["advertised_host"] != node_settings(tmp_path, plan, us.bookies[0])["bind"]
+    ports = [link.port for link in plan.links if not link.kind.startswith("bookie")]
+    assert len({*ports, *us.bookies[0].ports.values(), us.service_port}) == len(ports) + 3, "none twice"
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+    with pytest.raises(ConfigError, match="region 'clients' cannot be told"):
+        make_plan(["us", "clients"], brokers={"us": 1, "clients": 1}, bookies=2, wan="none", proxied=True)

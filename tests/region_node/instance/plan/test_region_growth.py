@@ -24,8 +24,8 @@ from region_node.instance.plan.region_growth import (
 )
 
 
-def pair(wan: str = "default") -> InstancePlan:
-    return make_plan(["us", "eu"], brokers={"us": 1, "eu": 2}, bookies=2, wan=wan)
+def pair(wan: str = "default", *, proxied: bool = False) -> InstancePlan:
+    return make_plan(["us", "eu"], brokers={"us": 1, "eu": 2}, bookies=2, wan=wan, proxied=proxied)
 
 
 def ports(plan: InstancePlan) -> list[int]:
@@ -80,6 +80,15 @@ def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
     assert address_for("later", address) == f"127.0.0.1:{ap.metadata.ports['raft']}"
     near = with_region(pair(wan="none"), "ap", brokers=1, bookies=2)
     assert address_of(near, "ap") == f"127.0.0.1:{near.region('ap').metadata.ports['raft']}"
+
+
+def test_a_region_that_joins_a_proxied_instance_is_proxied() -> None:
+    inside = with_region(pair(proxied=True), "ap", brokers=1, bookies=2)
+    doors = {link.name for link in inside.links if link.target == "ap" and "link" not in link.kind}
+    assert {"client.ap", "client.ap-broker-0", "bookie.ap-bookie-1", "bookie-http.ap-bookie-1"} <= doors
+    with pytest.raises(ConfigError, match="region 'brokers' cannot be told"):
+        with_region(pair(proxied=True), "brokers", brokers=1, bookies=2)
+    assert with_region(pair(), "brokers", brokers=1, bookies=2).region("brokers"), "else it is a name as any other"
 
 
 def test_names_and_numbers_are_used_once() -> None:
