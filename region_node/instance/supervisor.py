@@ -93,6 +93,7 @@ class Supervisor:
                     await start
             control.close()
             self._stopping.set()
+            await self._wan.end()
             await self._processes.end_all()
             self._ports.close()
 
@@ -240,14 +241,8 @@ class Supervisor:
                 case "stop":
                     self.stop()
                     return {"ok": True}
-                case "cut" | "heal" as verb:
-                    both = bool(request.get("both", True))
-                    return {
-                        "ok": True,
-                        "proxies": await self._wan.switch(
-                            verb, str(request["source"]), str(request["target"]), both=both
-                        ),
-                    }
+                case "cut" | "heal" | "wan set" | "wan show":
+                    return await self._wan.act(request)
                 case "join":
                     counts = {"brokers": int(request["brokers"]), "bookies": int(request["bookies"])}
                     return await self._join(

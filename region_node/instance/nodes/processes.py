@@ -164,6 +164,8 @@ class Processes:
             if child.pid is None:
                 child.restarts += 1
                 await self.spawn(child)
+                if child.revived is not None:
+                    await child.revived()
                 await self.until_ready(child)
 
     async def restart(self, child: Child, python: str) -> None:
