@@ -1,5 +1,5 @@
 """Three small regions, each in a network namespace of its own, and a router between them that can be told to drop what
-one of them sends and is sent.
+one of them sends and is sent, and whose cable to one of them can be told to lose some of it.
 
 Is: the namespaces, the processes in them (two a region), what the instance wants to begin with. Isn't: a test. Wants
 root and iproute2. The machine's own network is not touched; everything ends with `close`, processes by their ids.
@@ -29,9 +29,12 @@ from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.tls import only
 from tests.region_node.forked_processes import ForkedPopen, Forks
 from tests.system.hosts import remove_space, run
+from tests.system.lossy_cable import LossyCable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REGIONS = ("us", "eu", "ap")
+LOSSY = "us"
+"""The region whose cable to the router can lose packets."""
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of setns(2)."""
 _DROPPED = "9"
@@ -49,6 +52,7 @@ class RoutedRegions:
         self._tag, self._spaces = f"hgr{os.getpid()}", list[str]()
         self._forks: list[Forks] = []
         self._processes: list[ForkedPopen] = []
+        self._cables: list[LossyCable] = []
         self._folder = folder
         self.plan = make_plan(list(REGIONS), brokers=dict.fromkeys(REGIONS, 1), bookies=2, wan="none", tls=True)
         try:
@@ -83,7 +87,11 @@ class RoutedRegions:
                 pytest.skip(f"a network namespace cannot be made a router here: {error.strerror}")
         for number, region in enumerate(REGIONS, 1):
             space = self._space(region)
-            run("ip", "-n", router, "link", "add", region, "type", "veth", "peer", "name", "eth0", "netns", space)
+            if region == LOSSY:
+                ends = (self.inside("router"), region), (self.inside(region), "eth0")
+                self._cables.append(LossyCable(*ends, seed=number))
+            else:
+                run("ip", "-n", router, "link", "add", region, "type", "veth", "peer", "name", "eth0", "netns", space)
             run("ip", "-n", router, "addr", "add", f"10.67.{number}.1/24", "dev", region)
             run("ip", "-n", router, "link", "set", region, "up")
             run("ip", "-n", space, "addr", "add", f"{self.address(region)}/24", "dev", "eth0")
@@ -110,8 +118,14 @@ class RoutedRegions:
             rule = (way, self.address(region), "pref", _DROPPED, "type", "blackhole")
             run("ip", "-n", self._space("router"), "rule", "add", *rule)
 
+    def lose(self, share: float) -> None:
+        """The cable to LOSSY loses so much of what is sent each way."""
+        for cable in self._cables:
+            cable.share = share
+
     def pass_on(self) -> None:
-        """It drops nothing any more."""
+        """Nothing is dropped or lost any more."""
+        self.lose(0.0)
         rule = ("ip", "-n", self._space("router"), "rule", "del", "pref", _DROPPED)
         while subprocess.run(rule, capture_output=True).returncode == 0:
             pass
@@ -187,6 +201,8 @@ class RoutedRegions:
             process.stdout.close()
         for forks in self._forks:
             forks.close()
+        for cable in self._cables:
+            cable.close()
         for space in self._spaces:
             remove_space(space)
 

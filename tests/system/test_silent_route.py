@@ -1,10 +1,12 @@
 """A route that drops every packet of one region without a word to anybody: no reset, no refusal, connections that stay
-open on both ends.
+open on both ends. And one that loses some of them: what `heliograph wan set --loss` refuses to pretend.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ import pytest
 from geo_tests.wan.disaster import Load
 from geo_tests.wan.instance import PROGRAM, eventually, heliograph
 from region_node.commands.demo import _rest as rest
-from tests.system.routed_regions import REGIONS, RoutedRegions
+from tests.system.routed_regions import LOSSY, REGIONS, RoutedRegions
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 TOPIC, LED = "public/every/x", "public/led"
+SHARE = 0.05
 LOST_S = 5.0
 """From here on nobody says that a region which was not heard is connected: as it is promised, not as it is set."""
 
@@ -97,6 +100,55 @@ def test_a_route_that_drops_without_a_word(regions: RoutedRegions) -> None:
         regions.pass_on()
         for load in loads.values():
             load.end()
+        for one in clients:
+            one.close()
+    eventually(lambda: in_step(regions), "everything has arrived everywhere")
+    wanted = {str(number) for load in loads.values() for number in load.confirmed}
+    for region in REGIONS:
+        found = read(regions, region)
+        assert set(found) == wanted and len(found) == len(wanted), f"{region}: what was acknowledged is there, once"
+
+
+def lost_of(regions: RoutedRegions, count: int) -> float:
+    """Of so many datagrams from eu to the region behind the lossy cable: what share does not come."""
+    came = 0
+    with regions.inside(LOSSY), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+        there.bind((regions.address(LOSSY), 0))
+        with regions.inside("eu"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+            for number in range(1, count + 1):
+                here.sendto(b"x" * 100, there.getsockname())
+                if number % 20 == 0 or number == count:  # queues on the way are short: what they drop was not asked for
+                    there.settimeout(0.002 if number < count else 2)
+                    with contextlib.suppress(TimeoutError):
+                        while came < number:
+                            there.recv(200)
+                            came += 1
+    return 1 - came / count
+
+
+def test_a_route_that_loses_packets_loses_no_message(regions: RoutedRegions) -> None:
+    loads: dict[str, Load] = {}
+    clients = []
+    assert lost_of(regions, 2000) == 0.0
+    regions.lose(SHARE)
+    try:
+        for number, region in enumerate(("us", "eu")):
+            with regions.inside(region):
+                clients.append(client(regions, region))
+                loads[region] = Load(clients[-1], f"persistent://{TOPIC}", region, number * 1_000_000, every_s=0.02)
+        for load in loads.values():
+            load.wait_for(100)
+        lost = lost_of(regions, 20_000)
+        print(f"{lost:.2%} of the datagrams were lost")
+        assert abs(lost - SHARE) <= 0.2 * SHARE, lost
+        for load in loads.values():
+            load.wait_for(100)
+        heard = risk(regions, "eu")["us"]["not_yet_here"]
+        assert heard["connected"], "a link goes on over such a route"
+    finally:
+        for load in loads.values():
+            load.end()
+        regions.pass_on()
         for one in clients:
             one.close()
     eventually(lambda: in_step(regions), "everything has arrived everywhere")
