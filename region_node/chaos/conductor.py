@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import heliograph
+from heliograph.cli.messaging.produce_consume import official
+from heliograph.model.errors import reason_of
 from region_node.chaos.checks.failover_reports import FailoverReports
 from region_node.chaos.checks.risk_reports import RiskReports
 from region_node.chaos.checks.silence_reports import SilenceReports
@@ -235,9 +237,15 @@ class ChaosRun:
         load = self._load
         published = [stream.published for stream in load.streams.values()]
         for region in load.names:
-            copy = load.arrivals.numbers(region)
+            where = f"the copy in {region}"
+            try:
+                copy = load.arrivals.numbers(region)
+            except official().PulsarException as error:
+                text = f"it cannot be read: {reason_of(error)}"
+                self._broken.append(BrokenPromise("whole again", where, text))
+                continue
             for one in published:
-                self._broken += broken(one, copy.get(one.source, ()), f"the copy in {region}")
+                self._broken += broken(one, copy.get(one.source, ()), where)
         for subscription in load.subscriptions:
             where = f"the subscription in {subscription.region}"
             for one in published:

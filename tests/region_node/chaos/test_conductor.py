@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pulsar
 import pytest
 
 from heliograph.model.errors import ConfigError
@@ -90,6 +92,21 @@ def test_each_promise_that_is_broken_is_found(
 ) -> None:
     found = report_of(more + CUT, faulty, tmp_path)
     assert not found.kept and {one.promise for one in found.broken} == promises
+
+
+class Unreadable(MemoryRegions):
+    """The copy of eu cannot be read."""
+
+    def read_on(self, region: str, topic: str, after: Any | None) -> Iterator[Any]:
+        if region == "eu":
+            raise pulsar.Timeout("no answer")
+        return super().read_on(region, topic, after)
+
+
+@pytest.mark.slow
+def test_a_copy_that_cannot_be_read_in_the_end_is_broken(tmp_path: Path) -> None:
+    run, _ = run_of(UNLOAD, Unreadable(["us", "eu"], deduplication=True), tmp_path)
+    assert [str(one) for one in run.run().broken] == ["the copy in eu: it cannot be read: no answer"]
 
 
 @pytest.mark.slow
