@@ -111,14 +111,14 @@ class KafkaProducer:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    message: Any
+    record: Any
 
     def data(self) -> bytes:
-        body: bytes = self.message.value()
+        body: bytes = self.record.value()
         return body
 
     def message_id(self) -> str:
-        return f"{self.message.partition()}:{self.message.offset()}"
+        return f"{self.record.partition()}:{self.record.offset()}"
 
 
 class KafkaConsumer:
