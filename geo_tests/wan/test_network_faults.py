@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
-from geo_tests.wan.streams import Stream, assert_same_everywhere
+from geo_tests.wan.streams import assert_same_everywhere
+from region_node.chaos.streams import NumberedStream
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
 
@@ -43,7 +44,7 @@ def unusual(instance: Instance) -> list[tuple[str, str]]:
 
 
 def test_each_part_is_cut_and_healed_and_nothing_is_lost(proxied: Instance) -> None:
-    us, eu = (Stream(proxied, region, TOPIC) for region in ("us", "eu"))
+    us, eu = (NumberedStream(proxied, region, TOPIC) for region in ("us", "eu"))
     for stream in (us, eu):
         stream.publish(20)
         stream.finish()
@@ -80,7 +81,7 @@ def test_every_fault_ends_with_its_tool(proxied: Instance) -> None:
     wan(proxied, "set", "brokers", "us-bookie-0", "--latency", "5s")
     os.kill(int(proxied.status()["wan"]["pid"]), signal.SIGKILL)
     eventually(lambda: not unusual(proxied), "Toxiproxy is back, with nothing wrong")
-    stream = Stream(proxied, "us", f"{TOPIC}-again")
+    stream = NumberedStream(proxied, "us", f"{TOPIC}-again")
     stream.publish(5)
     stream.finish()
     wan(proxied, "set", "clients", "us", "--latency", "5s")
