@@ -358,6 +358,7 @@ def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> Non
         let = held_up(held.offsets, "load")
         joining = asyncio.create_task(client.ask("join_group", 3, joins("g")))
         await settle(10)
+        delattr(held.offsets, "load")  # who deletes it is held up by nothing
         await coordinator.delete("g")
         let.set()
         assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
