@@ -41,6 +41,8 @@ log = logging.getLogger("region_node.process")
 DATA_FORMAT = 1
 """The format of the folders of bookies and metadata nodes, in `version.json`; each file has its own format too."""
 YOUNG_OBJECTS = 50_000
+YOUNG_LOOKS = 10
+"""After so many looks at the young those are looked at that were not freed by one."""
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
@@ -207,10 +209,13 @@ def _announce(ports: dict[str, int]) -> None:
 
 
 def settle_memory() -> None:
-    """What start-up made stays; young objects are looked at seldom, all objects never again by themselves."""
+    """What start-up made stays; young objects are looked at seldom, and all objects once a quarter of what there was
+    has come since (`gc` keeps that rule), a million of them at least: connections that have lived for long are circles
+    that nobody else frees.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 50, 1_000_000)
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_LOOKS, 1)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -52,7 +52,9 @@ _BEFORE_LOGIN = frozenset(BY_NAME[name].key.to_bytes(2, "big") for name in BEFOR
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """`session`: what handlers know of it, from `connection_made` on. `tls`: of the listener."""
+    """`session`: what handlers know of it, from `connection_made` until it has ended and nothing of it is under way.
+    `tls`: of the listener.
+    """
 
     session: KafkaSession
 
@@ -65,6 +67,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._host: str | None = None
         """It has a place among the connections of this address."""
         self._transport: asyncio.Transport | None = None
+        self._given_up: asyncio.TimerHandle | None = None
+        """When it is, once it has been closed."""
         self._rest = b""
         self._frame: bytearray | None = None
         self._filled = self._frame_bytes = 0
@@ -110,10 +114,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """
         if self.session.login.begin() and certificate:
             self.hold("login")
-            self._broker.tasks.spawn(self._by_certificate(certificate))
+            self._broker.tasks.spawn(self._by_certificate(self.session, certificate))
 
-    async def _by_certificate(self, certificate: dict[str, Any]) -> None:
-        await self.session.login.by_certificate(certificate)
+    async def _by_certificate(self, session: KafkaSession, certificate: dict[str, Any]) -> None:
+        await session.login.by_certificate(certificate)
         self.release("login")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,6 +130,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.session.end()
         self._slots.clear()
         self._out, self._transport, self._frame = [], None, None
+        if self._given_up is not None:
+            self._given_up.cancel()
         if self._reading is not None:
             self._reading.cancel()
         for place in self._places:
@@ -145,11 +151,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 request = decode_request(frame)
             except PeerError:
                 self._waiting.clear()
-                return
+                break
             if request.supported:
                 slot = Slot(request, len(frame))
                 if not begin_produce(self.session, slot):
                     self._run(slot, None)
+        if self._transport is None and not self._alone:
+            del self.session  # it has us, and nobody looks for cycles among what lived for long
 
     def spare(self, seconds: float) -> None:
         """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by
@@ -166,8 +174,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.flush()
         self.closed = True
         if self._transport is not None:
-            self._transport.close()
-            self.call_later(TAKEN_WITHIN_S, self.abort)  # a client that takes nothing keeps nothing of ours
+            self._transport.close()  # a client that takes nothing keeps nothing of ours
+            self._given_up = self.call_later(TAKEN_WITHIN_S, self.abort)
 
     def close_when_answered(self) -> None:
         """Nothing more is read; the answer that is being made goes out first."""

@@ -108,6 +108,7 @@ class Client:
         self.protocol = KafkaConnection(listener.opened, listener.broker, listener.staging, tls=False)
         self.transport = FakeTransport(self.protocol, address)  # type: ignore[arg-type]
         self.protocol.connection_made(self.transport)
+        self.session = self.protocol.session
 
     def raw(self, data: bytes) -> None:
         """As a transport hands it over: in as many reads as its buffers take."""

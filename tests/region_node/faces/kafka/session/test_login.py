@@ -107,7 +107,7 @@ def test_what_was_revoked_signs_nobody_in_and_ends_what_stands(
         assert standing.transport.closing and not other.transport.closing
         late, answer = await signed_in(face, mechanism, revoked)
         assert answer["error_code"] == Code.SASL_AUTHENTICATION_FAILED and "revoked" in answer["error_message"]
-        assert late.protocol.session.login.principal is None and late.transport.closing
+        assert late.session.login.principal is None and late.transport.closing
         assert (await signed_in(face, mechanism, good))[1]["error_code"] == 0
         assert here.revocations.closed == {"kafka": 1}
         here.stop()
@@ -149,7 +149,7 @@ def test_a_proxy_role_speaks_for_itself_by_no_mechanism(mechanism: str) -> None:
             data = b"\0gate\0x" if mechanism == "PLAIN" else b"n,,\x01auth=Bearer t1\x01\x01"
             made, answer = await signed_in(face, mechanism, data)
         assert answer["error_code"] == Code.SASL_AUTHENTICATION_FAILED and "proxy" in answer["error_message"]
-        assert made.protocol.session.login.principal is None and made.transport.closing
+        assert made.session.login.principal is None and made.transport.closing
 
     with_face(test)
 
