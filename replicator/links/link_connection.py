@@ -152,12 +152,11 @@ class LinkConnection:
         call.
 
         A target is heard also in the middle of a large frame: that is looked up here, where no frame came since the
-        last heartbeat. Otherwise it is known when it was heard, and a silence is not told shorter than it is.
+        last heartbeat. It was since then, at a time that nobody noted: a silence is not told shorter than it is.
         """
         if self._client.heard:
             self._client.heard = False
-            if self.heard.at <= self._beat_at:
-                self.heard.bytes()
+            self.heard.at = max(self.heard.at, self._beat_at)
         self._beat_at = self._clock.monotonic()
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
         beat = LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, self._told(), unopened)
