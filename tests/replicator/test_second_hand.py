@@ -27,9 +27,9 @@ from tests.replicator.link_world import entry
 NAMES = ("us", "eu", "ap", "sa")
 
 
-def play() -> None:
+def play(seed: int = 1) -> None:
     """ap knows an old picture of eu. It reaches us again, which has a newer one of eu itself; eu is idle."""
-    with Simulation(1) as sim:
+    with Simulation(seed) as sim:
 
         async def main() -> None:
             instance = Instance(sim, NAMES, 1, LinkSettings(audit=AuditSettings(period_s=0)))
@@ -84,8 +84,7 @@ def test_mutant_whoever_tells_last_is_believed(broken: BrokenRules) -> None:
         learn(self, region, vector, now_ms)
 
     broken.setattr(ReplicatedLog, "learn", last)
-    with broken.found():
-        play()
+    broken.look(play, range(12))
 
 
 PARENTS = {"eu": "us", "ap": "eu", "sa": "ap"}

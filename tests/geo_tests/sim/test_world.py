@@ -454,8 +454,8 @@ def who_says_nothing_is_connected(patch: BrokenRules) -> None:
 def a_connection_that_stands_is_heard(patch: BrokenRules) -> None:
     """What is silent is closed by whoever ends it, and by nobody else."""
 
-    def beat(self: Owners, now: float, stood_s: float) -> None:
-        beats(self, now, 1.0)
+    def beat(self: Owners, now: float, stood_s: float, unopened: Any) -> None:
+        beats(self, now, 1.0, unopened)
 
     def stats(self: link.Link) -> LinkStats:
         return replace(counted(self), connected=self.state == "open")
@@ -632,7 +632,7 @@ FOUND_BY: dict[Mutant, int] = {
     a_full_metadata_disk_is_not_tried_again: 7,
     the_mark_delete_position_jumps_over_gaps: 1,
     who_says_nothing_is_connected: 32,
-    a_connection_that_stands_is_heard: 24,
+    a_connection_that_stands_is_heard: 32,
     a_voter_holds_for_ever_what_it_has_said: 1,
     what_is_in_memory_is_synced_and_not_written: 18,
     each_topic_shows_its_part_alone: 1,

@@ -30,13 +30,22 @@ def test_only_the_active_region_confirms() -> None:
 
 def _mutants() -> Mapping[str, Callable[[BrokenRules], None]]:
     def counted_from_the_answer(patch: BrokenRules) -> None:
-        patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
+        patch.setattr(
+            Writing, "on_renewed", lambda self, sent_at, _=0.0: setattr(self, "until", self.now() + self._usable_s)
+        )
 
     def no_margin_for_drift(patch: BrokenRules) -> None:
         def born(
-            self: Writing, region: str, *, ttl_s: float, drift: float, now: Any, url_of: Any = lambda _: ""
+            self: Writing,
+            region: str,
+            *,
+            ttl_s: float,
+            drift: float,
+            now: Any,
+            wall: Any = None,
+            url_of: Any = lambda _: "",
         ) -> None:
-            original(self, region, ttl_s=ttl_s, drift=-0.2, now=now, url_of=url_of)
+            original(self, region, ttl_s=ttl_s, drift=-0.2, now=now, wall=lambda: 0.0, url_of=url_of)
 
         original = Writing.__init__
         patch.setattr(Writing, "__init__", born)

@@ -35,6 +35,7 @@ from region_node.topics.producers import Producer
 from region_node.topics.serving.deferred_deletion import Tombstones, TombstoneSettings
 from region_node.topics.serving.deletion_everywhere import DeletionEverywhere
 from region_node.topics.serving.topic_service import Deletions
+from replicator.health.incoming_stats import IncomingStats
 from tests.region_node.faces.admin.server.http_peer import Peer
 from tests.region_node.faces.kafka.harness import Client, Face
 
@@ -67,7 +68,7 @@ class Region:
         self._parts.topics = self.topics = self.face.topics
         face: Any = self.face
         leases: Any = SimpleNamespace(store=self.store, gate=lambda namespace: None)
-        links: Any = SimpleNamespace(each=list, stats=lambda topic: [])
+        links: Any = SimpleNamespace(each=list, stats=lambda topic: [], incoming=IncomingStats())
         nothing: Any = None
         rng = random.Random(1)
         self._secrets = RegionSecrets(EmbeddedStore(), rng, face.clock)
