@@ -71,6 +71,10 @@ class Heard:
         """Notes that something came just now."""
         self.at = self._monotonic()
 
+    def bytes_since(self, at: float) -> None:
+        """Notes that something has come since then, nobody knows when."""
+        self.at = max(self.at, at)
+
     @property
     def silent_s(self) -> float:
         """For how long nothing has come."""

@@ -156,7 +156,7 @@ class LinkConnection:
         """
         if self._client.heard:
             self._client.heard = False
-            self.heard.at = max(self.heard.at, self._beat_at)
+            self.heard.bytes_since(self._beat_at)
         self._beat_at = self._clock.monotonic()
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
         beat = LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, self._told(), unopened)
