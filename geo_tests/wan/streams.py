@@ -23,8 +23,8 @@ def assert_same_everywhere(instance: Instance, topic: str, streams: list[Numbere
     for region in ("us", "eu"):
         copy = instance.read_all(region, topic)
         for stream in streams:
-            assert [b for b in copy if b.startswith(stream.region)] == stream.bodies(), (
-                f"{stream.region}'s messages in {region}"
+            assert [b for b in copy if b.startswith(stream.name)] == stream.bodies(), (
+                f"{stream.name}'s messages in {region}"
             )
         assert len(copy) == sum(s.sent for s in streams)
 

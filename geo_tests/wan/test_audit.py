@@ -19,9 +19,9 @@ pytestmark = pytest.mark.long
 
 def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> None:
     topic = "persistent://public/geo/audited"
-    streams = [NumberedStream(pair, "us", topic), NumberedStream(pair, "eu", topic)]
-    for stream in streams:
-        stream.region = f"audited-{stream.region}"  # in its messages: no other topic has such
+    streams = [  # no other topic has messages of such names
+        NumberedStream(pair, region, topic, name=f"audited-{region}") for region in ("us", "eu")
+    ]
     for _ in range(4):
         for stream in streams:
             stream.publish(50)
