@@ -1,7 +1,6 @@
 """ChaosRun: one run of a scenario: the load, its faults one after another or by time, and the verdict.
 
-Is: what is done when. Isn't: how something is broken (`faults`), or what is a broken promise (`judge`, `risk`,
-`silence`).
+Is: what is done when. Isn't: how something is broken (`faults`), or what is a broken promise (`judge`, `checks`).
 Invariants: whatever ends it, every fault that has begun is ended. A cut begins only when everything has arrived
 everywhere and its sources know that, or its reports are not compared: else nobody knows what is at risk. The verdict is
 of all that was acknowledged, whatever happened before.
